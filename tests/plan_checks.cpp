@@ -181,7 +181,10 @@ std::string all_flaws(const Given& g) {
 // A plan that nobody can read has a flaw, too.
 std::string flaw_of(const Given& g) {
     try {
-        return all_flaws(g);
+        const auto rest = behind_decoding(g);
+        if (!rest) return all_flaws(g);
+        const std::string flaw = decoding_flaw(g);
+        return flaw.empty() ? all_flaws({g.caps, rest->p, nullptr, nullptr, rest->plan, g.options}) : flaw;
     } catch (const std::exception& why) {
         return why.what();
     }
@@ -260,11 +263,7 @@ std::string tiles_flaw(const Given& g) {
 
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const Plan& plan,
                     const core::Options& options) {
-    const Given g{caps, p, nullptr, nullptr, plan, options};
-    const auto rest = behind_decoding(g);
-    if (!rest) return flaw_of(g);
-    const std::string flaw = decoding_flaw(g);
-    return flaw.empty() ? flaw_of(Given{caps, rest->p, nullptr, nullptr, rest->plan, options}) : flaw;
+    return flaw_of(Given{caps, p, nullptr, nullptr, plan, options});
 }
 
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const core::Backward& backward,

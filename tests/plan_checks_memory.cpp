@@ -80,15 +80,22 @@ struct Touches {
     uint32_t reads = 0, writes = 0;
 };
 
+// The address of scales, in words 4 to 7 of operand_layout: lib/operand_layout.glsl.
+bool is_of_scales(const Pipeline& pipeline, const Patch& patch) {
+    const core::FieldInfo* const layout = find_field(pipeline, "operand_layout");
+    const uint32_t word = patch.region == Region::key_scales     ? 4
+                          : patch.region == Region::value_scales ? 6
+                                                                 : 0;
+    return layout != nullptr && word != 0 && patch.add == 0 && patch.at == layout->offset_bytes + 4 * word;
+}
+
 std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
     const core::FieldInfo* const layout = find_field(pipeline, "operand_layout");
     for (const Patch& patch : pipeline.patches) {
         if (layout != nullptr && patch.at == layout->offset_bytes + 8 && patch.region == Region::tile_links &&
             patch.add == 0 && links_of(g.plan, pipeline) != nullptr)
             continue;  // see through_block
-        const bool of_value = patch.region == Region::value_scales;
-        if (layout != nullptr && (patch.region == Region::key_scales || of_value) && patch.add == 0 &&
-            patch.at == layout->offset_bytes + (of_value ? 24 : 16)) {
+        if (is_of_scales(pipeline, patch)) {
             t.reads |= bit(patch.region) & given_arrays(g.p);
             continue;
         }
@@ -112,6 +119,12 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
                             (field->name == "spill" && kind_of(pipeline) == Kind::dkey_dvalue);
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
+    if (kind_of(pipeline) == Kind::forward)
+        for (const auto& [region, scales] :
+             {std::pair{Region::key_scales, g.p.key_scales}, {Region::value_scales, g.p.value_scales}})
+            if (std::ranges::count(pipeline.patches, region, &Patch::region) !=
+                (scales != VKATTN_SCALES_NONE))
+                return fmt::format("not one address of {}", name_of(region));
     for (const auto& [name, regions] : address_fields()) {
         if (find_field(pipeline, name) == nullptr || find_patch(pipeline, name) != nullptr) continue;
         // Without an address the lse of a baseline's backward is not written.

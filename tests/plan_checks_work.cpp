@@ -81,6 +81,7 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
             return {begin, {1, 1, 1}};
         case Kind::dsinks:
             return {begin, {p.num_heads_q, 1, 1}};
+        case Kind::decoding:
         case Kind::none:
             break;
     }

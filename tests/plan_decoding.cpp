@@ -3,6 +3,7 @@
 #include "plan_decoding.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include <fmt/format.h>
@@ -38,11 +39,17 @@ struct Rows {
     uint64_t begin() const { return of_key ? 0 : Rows{g, true}.bytes(); }
 
     std::string flaw(const Pipeline& pipeline) const {
+        const uint32_t threads = constant(pipeline, "threads"),
+                       most = std::min({256u, g.caps.max_invocations, g.caps.max_workgroup_size[0]});
+        if (!std::has_single_bit(threads) || threads > most || 2 * threads <= most) return "threads";
+        if (pipeline.module != core::Module{pipeline.module.kernel, core::macros::MIXED} ||
+            pipeline.of_tuning_row)
+            return "another module";
         const auto stride = stride_bytes(strides_of(g, region()), dtype_of(g.p, region()));
         if (const uint64_t tile = stride[2] * ROWS_OF_TILE;
             constant(pipeline, "far_rows") == 0 ? tile > uint64_t{1} << 31 : tile < uint64_t{1} << 28)
             return "far_rows";
-        Values constants{{"threads", constant(pipeline, "threads")},
+        Values constants{{"threads", threads},
                          {"head_dim", static_cast<uint32_t>(dim())},
                          {"load_bytes", 2},
                          {"far_rows", constant(pipeline, "far_rows")},
@@ -85,7 +92,9 @@ struct Rows {
             firsts.insert(d.cut.first);
             workgroups += uint64_t{d.groups[0]} * d.groups[1] * d.groups[2];
             for (size_t i = 0; i < 3; i++)
-                if (d.cut.first[i] + d.groups[i] > grid[i]) return "workgroups without rows";
+                if (uint64_t{d.cut.first[i]} + d.groups[i] > grid[i]) return "workgroups without rows";
+            if (d.cut.first_step != 0 || d.cut.end_step != 0) return "steps";
+            if (d.flops < uint64_t{d.groups[0]} * d.groups[1] * ROWS_OF_TILE * dim()) return "flops";
         }
         const auto count = std::ranges::count(g.plan.dispatches, pipeline, &core::Dispatch::pipeline);
         return firsts.size() == static_cast<size_t>(count) && workgroups == grid[0] * grid[1]
@@ -123,10 +132,22 @@ std::string decoding_flaw(const Given& g) {
         }
     }
     if (found != wanted) return "not every tensor is decoded once";
-    for (const core::ScratchRegion& r : g.plan.scratch)
-        if (r.region == Region::decoded && r.size_bytes == rows[0].bytes() + rows[1].bytes())
-            return barrier_flaw(g.plan) + caller_arrays_flaw(g);
-    return "the size of what is decoded";
+    for (const Pipeline& pipeline : g.plan.pipelines)
+        for (const Rows& r : rows)
+            if (!decodes(pipeline) && r.is_decoded() && (pipeline.reads & bit(r.region())) != 0)
+                return fmt::format("{} reads what is decoded", name_of(pipeline));
+    // It lies behind all other regions.
+    uint64_t end = 0;
+    for (const core::ScratchRegion& r : g.plan.scratch) {
+        if (r.region == Region::decoded && r.offset_bytes != end) return "where the decoded rows lie";
+        end = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
+    }
+    if (g.plan.scratch.empty()) return "no scratch";
+    const core::ScratchRegion& last = g.plan.scratch.back();
+    if (last.region != Region::decoded || last.size_bytes != rows[0].bytes() + rows[1].bytes() ||
+        g.plan.scratch_bytes != end)
+        return "the size of what is decoded";
+    return barrier_flaw(g.plan) + caller_arrays_flaw(g);
 }
 
 std::optional<Undecoded> behind_decoding(const Given& g) {

@@ -24,6 +24,7 @@ Kind kind_of(core::Kernel kernel) {
     if (has("parts")) return Kind::combine;
     if (has("classes")) return Kind::classes;
     if (has("links")) return Kind::links;
+    if (has("decoded")) return Kind::decoding;
     if (has("weights") && has("value")) return Kind::product;
     if (has("scores") && has("query")) return Kind::scores;
     if (has("scores") || has("score_gradients")) return Kind::in_place;

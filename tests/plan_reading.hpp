@@ -41,6 +41,7 @@ enum class Kind {
     classes,
     links,
     combine,
+    decoding,  // of keys or values: plan_decoding.hpp
     delta,
     dquery,
     dkey_dvalue,

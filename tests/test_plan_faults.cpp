@@ -244,6 +244,13 @@ VkattnProblem with_sinks(VkattnProblem p) {
     return p;
 }
 
+VkattnProblem with_types(VkattnProblem p) {
+    p.key_dtype = VKATTN_DTYPE_Q8_0;
+    p.value_dtype = VKATTN_DTYPE_FLOAT8_E4M3;
+    p.value_scales = VKATTN_SCALES_PER_ROW;
+    return p;
+}
+
 VkattnProblem with_blocks(VkattnProblem p) {
     p.block_map = 1;
     p.block_map_heads = p.num_heads_q;
@@ -379,7 +386,10 @@ TEST_CASE("faults: forward on matrix units") {
           forward("cut", known, given(d64, {2, 16, 16, 2048, 2048}, bf16),
                   limited(2'000'000'000, 0, "matrix")),
           forward("invariant", h200, given({72, 72}, shape, f16), invariant(matrix)),
-          forward("packed", known, given(d64, {2, 16, 2, 9, 2048}, f16), matrix)})
+          forward("packed", known, given(d64, {2, 16, 2, 9, 2048}, f16), matrix),
+          forward("decoded first", known, with_types(given(d64, shape, Layout::contiguous, f16)), matrix),
+          forward("decoded while staged", known,
+                  with_types(given(d64, {2, 8, 2, 200, 3000}, Layout::contiguous, f16)), matrix)})
         // Head dims that these limit are the same for more than one number.
         check_faults(s, true, {"q_held", "chunk", "slice"});
 }
