@@ -232,9 +232,9 @@ typedef struct VkattnOptions {
     const char* kernel; /* null or "auto": the planner chooses; else the name of the one kernel to use */
     const char*
         tuning; /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
-    /* Caps the scratch of kernels that can work in pieces; 0: a default of 1 GiB. Score gradients that a backward keeps
-     * for another pass have a default of their own beside it: 1 GiB, or a sixteenth of the device's memory if that is
-     * less. */
+    /* Caps the scratch of kernels that can work in pieces or without; 0: a default of 1 GiB. Score gradients that a
+     * backward keeps for another pass have a default of their own beside it: 1 GiB, or a sixteenth of the memory of the
+     * device if that is less. */
     uint64_t max_scratch_bytes;
     /* No dispatch is estimated to cost more floating-point operations than this (2 * rows * keys * (head_dim_qk +
      * head_dim_v) of the tiles that can be visible): drivers kill dispatches that run for seconds. 0: a default for the

@@ -33,7 +33,7 @@ const char* short_name_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
 }
 
-// Returns the problem's type and those of the operands that have another one: "f32 key q8_0 value q4_0".
+// Returns the problem's type and those of the operands that have another one: "f32 key q8_0 value f16".
 std::string types_of(const Problem& p) {
     std::string types = short_name_of(p.dtype);
     const auto add = [&](const char* operand, VkattnDtype dtype) {

@@ -223,10 +223,8 @@ void ShapeOptions::add_to(CLI::App& app) {
         ->transform(count);
     app.add_option("--dtype", dtype,
                    "Of query and of what has no type of its own: f32 (default), f16 or bf16");
-    app.add_option(
-        "--kv-dtype", kv_dtype,
-        "Of key and value, or of both as in q8_0,q4_0: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, "
-        "iq4_nl, int8, e4m3 or e5m2");
+    app.add_option("--kv-dtype", kv_dtype,
+                   "Of key and value, or of both as in q8_0,f16: f32, f16, bf16, " + stored_type_names());
     app.add_option(
         "--kv-scales", kv_scales,
         "Scales of int8, e4m3 and e5m2 come in device memory: one, heads (one a head) or rows (one a "

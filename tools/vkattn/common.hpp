@@ -74,7 +74,7 @@ const char* dtype_text(VkattnDtype dtype);
 VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand);
 // Returns the operands that have another type than the problem, and their types.
 std::vector<std::pair<std::string, VkattnDtype>> own_dtypes(const VkattnProblem& p);
-std::string dtypes_text(const VkattnProblem& p);  // "f32", or "f32, key q8_0, value q4_0"
+std::string dtypes_text(const VkattnProblem& p);  // "f32", or "f32, key q8_0, value f16"
 NpyDtype npy_dtype(VkattnDtype dtype);
 using oracle::block_elements;
 using test::blocks_of;

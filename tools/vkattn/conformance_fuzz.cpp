@@ -125,11 +125,11 @@ std::string values(Random& r, const Shape& s, bool backward) {
 
 // Gives out a type of its own, and types of blocks to key and value where their rows are whole blocks.
 std::string types(Random& r, const Shape& s) {
+    const auto names = oracle::block_types();
     std::string line = r.one_of<const char*>({"", " ot=f32", " ot=f16", " ot=bf16"});
     for (const auto& [word, dim] : {std::pair{" kt=", s.dqk}, {" vt=", s.dv}})
         if (dim % 32 == 0)
-            line += word + r.one_of<std::string>(
-                               {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "int8", "e4m3", "e5m2"});
+            line += fmt::format("{}{}", word, names[r.upto(0, static_cast<uint32_t>(names.size()) - 1)].name);
     return line + r.one_of<const char*>({"", " scales=one", " scales=heads", " scales=rows"});
 }
 

@@ -312,9 +312,9 @@ void InputFiles::add_kv_dtype(CLI::App& app) {
     add_arrays(app, false);  // the scales of such types
     app.add_option(
         "--kv-dtype", kv_dtype,
-        "Of --key and --value, or of both as in q8_0,q4_0: f32, f16 and bf16 convert; q8_0, q4_0, q4_1, "
-        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, and int8, e4m3 and e5m2 single bytes, in a file "
-        "of uint8 or int8 whose last extent is the bytes of a row");
+        "Of --key and --value, or of both as in q8_0,f16: f32, f16 and bf16 convert; " + stored_type_names() +
+            " are blocks or single bytes, in a file of uint8 (int8 may be of int8) whose last extent is the "
+            "bytes of a row");
 }
 
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {

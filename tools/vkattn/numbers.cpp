@@ -75,12 +75,22 @@ VkattnDtype parse_kv_dtype(const std::string& text) {
         if (CLI::detail::to_lower(text) == dtype_text(static_cast<VkattnDtype>(type)))
             return static_cast<VkattnDtype>(type);
     if (const auto dtype = dtype_named(text)) return *dtype;
-    throw UsageError("--kv-dtype", fmt::format("'{}' is not f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, "
-                                               "iq4_nl, int8, e4m3 or e5m2",
-                                               text));
+    throw UsageError("--kv-dtype", fmt::format("'{}' is not f32, f16, bf16, {}", text, stored_type_names()));
 }
 
 }  // namespace
+
+std::string stored_type_names() {
+    const auto types = oracle::block_types();
+    std::string names;
+    for (const oracle::BlockType& type : types)
+        names += fmt::format("{}{}",
+                             &type == &types.front()  ? ""
+                             : &type == &types.back() ? " or "
+                                                      : ", ",
+                             type.name);
+    return names;
+}
 
 std::pair<VkattnDtype, VkattnDtype> parse_kv_dtypes(const std::string& text) {
     const size_t comma = std::min(text.find(','), text.size());

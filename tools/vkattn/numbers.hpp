@@ -36,8 +36,10 @@ CLI::Validator real_validator(T most = std::numeric_limits<T>::max()) {
 
 // f32, float32, fp32, float, single; f16, float16, fp16, half; bf16, bfloat16: in any case.
 std::optional<VkattnDtype> dtype_named(std::string_view text);
-// "q8_0", or "q8_0,q4_0" for key and value: types as above, or of blocks. Throws UsageError.
+// "q8_0", or "q8_0,f16" for key and value: types as above, or of blocks. Throws UsageError.
 std::pair<VkattnDtype, VkattnDtype> parse_kv_dtypes(const std::string& text);
+// Those of blocks and single bytes, in words.
+std::string stored_type_names();
 // Throws UsageError in the name of the argument.
 VkattnDtype parse_dtype_of(const std::string& argument, const std::string& text);
 
