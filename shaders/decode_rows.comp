@@ -4,7 +4,7 @@
 //
 //   for each row of the workgroup's:  decoded = round(factor * number)      or what the type says
 //
-// Tile ownership: x of the grid counts heads of all batches, y tiles of ROWS_OF_TILE rows. An invocation decodes eight
+// Tile ownership: x of the grid counts heads of all batches, y tiles of DECODED_ROWS rows. An invocation decodes eight
 // neighbouring elements at a time. Shared memory: none.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
@@ -24,8 +24,12 @@ const bool PACKED_HEADS = false;
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
 
 void main() {
-    const uint head = push.first_x + gl_WorkGroupID.x, first = (push.first_y + gl_WorkGroupID.y) * ROWS_OF_TILE;
+    const uint head = push.first_x + gl_WorkGroupID.x, first = (push.first_y + gl_WorkGroupID.y) * DECODED_ROWS;
     const uint batch = head / push.num_heads, head_of_batch = head % push.num_heads;
+    // Rows behind the batch's length are read by nobody.
+    uint end = push.num_rows;
+    if (HAS_LENGTHS) end = uint(clamp(IntsIn(push.kv_lengths).x[batch], 0, int(push.num_rows)));
+    if (first >= end) return;
     const uvec2 begin = address_add(address_add(push.rows, mul_wide(batch, push.batch_stride)),
                                     mul_wide(head_of_batch, push.head_stride));
     Rows rows = tile_at(rows_of(begin, push.row_stride, uvec2(0), 1, push.num_rows), first);
@@ -35,7 +39,7 @@ void main() {
     if (KEY_SCALES == SCALES_PER_ROW) rows.scales = address_add(push.scales, mul_wide(4, rows_before));
     const uvec2 decoded =
         address_add(push.decoded, mul_wide(2 * HEAD_DIM, address_add(rows_before, uvec2(first, 0))));
-    const uint count = min(ROWS_OF_TILE, push.num_rows - first);
+    const uint count = min(DECODED_ROWS, end - first);
     for (uint e = gl_LocalInvocationIndex; e < count * (HEAD_DIM / 8); e += THREADS) {
         const StoredRow row = key_row(rows, first + e / (HEAD_DIM / 8));
         const Eight eight = load_eight(KEY_TYPE, row, e % (HEAD_DIM / 8) * 8, HEAD_DIM, true);

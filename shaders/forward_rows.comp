@@ -154,7 +154,10 @@ void add_qk_of_piece(Piece piece, inout vec4 part[ROW_VECS]) {
         const vec4 x = numbers_of_piece(KEY_TYPE, piece, v, QK_VECS);
         [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
     }
-    const vec2 factors = factors_of_piece(KEY_TYPE, piece);
+    vec2 factors = factors_of_piece(KEY_TYPE, piece);
+    // Of infinity times a sum the sign would be the sum's, though elements have either sign.
+    factors = mix(factors, vec2(uintBitsToFloat(NAN_BITS)),
+                  equal(floatBitsToUint(factors) & EXPONENT_BITS, uvec2(EXPONENT_BITS)));
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
         part[x] = HAS_LEAST(KEY_TYPE) ? fma(part[x], vec4(factors.x), q_sum[x] * factors.y) : part[x] * factors.x;
 }

@@ -46,12 +46,13 @@ struct Rows {
             pipeline.of_tuning_row)
             return "another module";
         const auto stride = stride_bytes(strides_of(g, region()), dtype_of(g.p, region()));
-        if (const uint64_t tile = stride[2] * ROWS_OF_TILE;
+        if (const uint64_t tile = stride[2] * DECODED_ROWS;
             constant(pipeline, "far_rows") == 0 ? tile > uint64_t{1} << 31 : tile < uint64_t{1} << 28)
             return "far_rows";
         Values constants{{"threads", threads},
                          {"head_dim", static_cast<uint32_t>(dim())},
                          {"load_bytes", 2},
+                         {"has_lengths", g.p.kv_lengths != 0},
                          {"far_rows", constant(pipeline, "far_rows")},
                          {"out_type", static_cast<uint32_t>(g.plan.operands)},
                          {"query_type", TYPE_FLOAT32},
@@ -74,11 +75,14 @@ struct Rows {
             const core::Patch* const patch = find_patch(pipeline, field);
             return patch != nullptr && patch->region == to && patch->add == add;
         };
-        const bool scaled = scales() != VKATTN_SCALES_NONE;
+        const bool scaled = scales() != VKATTN_SCALES_NONE, has_lengths = g.p.kv_lengths != 0;
         if (!leads("rows", region(), 0) || !leads("decoded", Region::decoded, begin()) ||
-            !leads("scales", scaled ? region_of_scales() : region(), 0) || pipeline.patches.size() != 3)
+            !leads("scales", scaled ? region_of_scales() : region(), 0) ||
+            (has_lengths && !leads("kv_lengths", Region::kv_lengths, 0)) ||
+            pipeline.patches.size() != (has_lengths ? 4 : 3))
             return "addresses";
-        const uint32_t reads = bit(region()) | (scaled ? bit(region_of_scales()) : 0);
+        const uint32_t reads = bit(region()) | (scaled ? bit(region_of_scales()) : 0) |
+                               (has_lengths ? bit(Region::kv_lengths) : 0);
         return pipeline.reads == reads && pipeline.writes == bit(Region::decoded) ? "" : "reads or writes";
     }
 
@@ -86,7 +90,7 @@ struct Rows {
     std::string work_flaw(uint32_t pipeline) const {
         uint64_t workgroups = 0;
         std::set<std::array<uint32_t, 3>> firsts;
-        const std::array<uint64_t, 3> grid{g.key_heads(), tiles_of(g.p.seqlen_kv, ROWS_OF_TILE), 1};
+        const std::array<uint64_t, 3> grid{g.key_heads(), tiles_of(g.p.seqlen_kv, DECODED_ROWS), 1};
         for (const core::Dispatch& d : g.plan.dispatches) {
             if (d.pipeline != pipeline) continue;
             firsts.insert(d.cut.first);
@@ -94,7 +98,7 @@ struct Rows {
             for (size_t i = 0; i < 3; i++)
                 if (uint64_t{d.cut.first[i]} + d.groups[i] > grid[i]) return "workgroups without rows";
             if (d.cut.first_step != 0 || d.cut.end_step != 0) return "steps";
-            if (d.flops < uint64_t{d.groups[0]} * d.groups[1] * ROWS_OF_TILE * dim()) return "flops";
+            if (d.flops < uint64_t{d.groups[0]} * d.groups[1] * DECODED_ROWS * dim()) return "flops";
         }
         const auto count = std::ranges::count(g.plan.dispatches, pipeline, &core::Dispatch::pipeline);
         return firsts.size() == static_cast<size_t>(count) && workgroups == grid[0] * grid[1]
@@ -136,6 +140,12 @@ std::string decoding_flaw(const Given& g) {
         for (const Rows& r : rows)
             if (!decodes(pipeline) && r.is_decoded() && (pipeline.reads & bit(r.region())) != 0)
                 return fmt::format("{} reads what is decoded", name_of(pipeline));
+    bool is_read = false;
+    for (const core::Dispatch& d : g.plan.dispatches) {
+        const Pipeline& pipeline = pipeline_of(g.plan, d);
+        if (is_read && decodes(pipeline)) return "rows are decoded after they are read";
+        is_read = is_read || (pipeline.reads & bit(Region::decoded)) != 0;
+    }
     // It lies behind all other regions.
     uint64_t end = 0;
     for (const core::ScratchRegion& r : g.plan.scratch) {

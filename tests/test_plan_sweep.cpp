@@ -131,8 +131,9 @@ void give_types(VkattnProblem& p, Draws& draws) {
     };
     p.key_dtype = any(p.head_dim_qk % 32 == 0);
     p.value_dtype = any(p.head_dim_v % 32 == 0);
+    const uint64_t kinds = p.seqlen_kv > 1u << 29 ? 3 : 4;  // so many keys have no scale each
     const auto scales = [&](VkattnDtype dtype) {
-        return static_cast<VkattnScales>(dtype >= VKATTN_DTYPE_INT8 ? draws.below(4) : 0);
+        return static_cast<VkattnScales>(core::has_single_bytes(dtype) ? draws.below(kinds) : 0);
     };
     p.key_scales = scales(p.key_dtype);
     p.value_scales = scales(p.value_dtype);

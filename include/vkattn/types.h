@@ -39,10 +39,10 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_FLOAT32 = 0,
     VKATTN_DTYPE_FLOAT16 = 1,
     VKATTN_DTYPE_BFLOAT16 = 2,
-    /* The following types are for key and value of a forward. They are blocks of 32 elements along head_dim, bit for
-     * bit as ggml stores them, of 34, 18, 20, 22, 24 and 18 bytes. head_dim and strides, which count elements, must be
-     * multiples of 32, and addresses multiples of 2 bytes. Kernels read whole aligned words of 4 bytes: where a tensor
-     * begins or ends within a word, the 2 bytes beside it must be there, too, and have no effect. */
+    /* The following types are for key and value of a forward. head_dim and strides, which count elements, must be
+     * multiples of 32, and addresses multiples of 2 bytes. First come ggml's blocks of 32 elements along head_dim, bit
+     * for bit as it stores them, of 34, 18, 20, 22, 24 and 18 bytes. Kernels read whole aligned words of 4 bytes: where
+     * a tensor begins or ends within a word, the 2 bytes beside it must be there, too, and have no effect. */
     VKATTN_DTYPE_Q8_0 = 16,
     VKATTN_DTYPE_Q4_0 = 17,
     VKATTN_DTYPE_Q4_1 = 18,
@@ -50,7 +50,7 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_Q5_1 = 20,
     VKATTN_DTYPE_IQ4_NL = 21,
     /* These are single bytes, which problem.key_scales or problem.value_scales multiplies: signed integers, and the
-     * OCP's 8-bit floats, e4m3 without infinity ("e4m3fn") and e5m2. They are held to the same multiples. */
+     * OCP's 8-bit floats, e4m3 without infinity ("e4m3fn") and e5m2. Kernels load 32 of them like a block. */
     VKATTN_DTYPE_INT8 = 22,
     VKATTN_DTYPE_FLOAT8_E4M3 = 23,
     VKATTN_DTYPE_FLOAT8_E5M2 = 24,
@@ -85,7 +85,7 @@ typedef enum VkattnSlopes {
 } VkattnSlopes;
 
 /* What the elements of a key or value of single bytes are multiplied by, float32 in device memory: args.key_scales and
- * args.value_scales. Products are rounded once, to the type that kernels multiply in. */
+ * args.value_scales. Products are rounded to float32 and, where matrix units multiply in 16 bits, to their type. */
 typedef enum VkattnScales {
     VKATTN_SCALES_NONE = 0,     /* 1 */
     VKATTN_SCALES_ONE = 1,      /* (1): one for the whole tensor */
@@ -202,8 +202,8 @@ typedef struct VkattnProblem {
                                  * h / (num_heads_q / block_map_heads) */
     /* These say how single operands are stored; default VKATTN_DTYPE_SAME. out and a float mask may be float32, float16
      * or bfloat16. If one of them differs from `dtype`, only the forward is supported. Matrix units then multiply in 16
-     * bits if query has 16 bits and key and value are of its type or blocks, or if options.precision asks for it.
-     * Decoded blocks are rounded to the type of the products, where a number beyond float16 becomes infinite. */
+     * bits if query has 16 bits and key and value are of its type, blocks or single bytes, or if options.precision asks
+     * for it. What is decoded is rounded to the type of the products: a number beyond float16 becomes infinite. */
     VkattnDtype key_dtype;
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;

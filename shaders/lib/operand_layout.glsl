@@ -30,7 +30,7 @@ uvec2 head_address(uvec2 base, uint tensor, uint batch, uint head) {
 uvec2 scales_of(uvec2 base, uint tensor, Work w) {
     const uint kind = tensor == KEY ? KEY_SCALES : tensor == VALUE ? VALUE_SCALES : SCALES_NONE;
     if (kind == SCALES_NONE) return base;
-    const uint word = tensor == KEY ? 4 : 6;
+    const uint word = tensor == KEY ? WORD_OF_KEY_SCALES : WORD_OF_VALUE_SCALES;
     const uvec2 first = uvec2(push.operand_layout[word], push.operand_layout[word + 1]);
     uvec2 index = uvec2(kind == SCALES_PER_HEAD ? w.head_kv : 0, 0);
     if (kind == SCALES_PER_ROW)

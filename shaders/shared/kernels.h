@@ -108,7 +108,11 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_E5M2 24
 
 // Rows that a workgroup of decode_rows.comp decodes: enough for several elements an invocation. Not measured.
-#define ROWS_OF_TILE 64u
+#define DECODED_ROWS 64u
+
+// Where the addresses of scales lie among the words of operand_layout (lib/operand_layout.glsl).
+#define WORD_OF_KEY_SCALES 4u
+#define WORD_OF_VALUE_SCALES 6u
 
 // Kinds of scales: they have the numbers of VkattnScales.
 #define SCALES_NONE 0

@@ -28,10 +28,17 @@ uint32_t dim_of(const Problem& p, int tensor) {
     return tensor == of_key ? p.head_dim_qk : p.head_dim_v;
 }
 
-// Bytes of the decoded tensor, which begins at a multiple of 256: a whole number of them.
+// Bytes of the decoded tensor, a whole number of what begins a region.
 uint64_t decoded_bytes(const Problem& p, int tensor) {
-    const uint64_t rows = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv;
-    return is_decoded(p, tensor) ? (rows * dim_of(p, tensor) * 2 + 255) / 256 * 256 : 0;
+    if (!is_decoded(p, tensor)) return 0;
+    const uint64_t bytes = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv * dim_of(p, tensor) * 2;
+    return (bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
+}
+
+// True if batches or heads share rows that would be decoded for each of them.
+bool is_broadcast(const Problem& p, int tensor) {
+    const VkattnStrides& s = p.strides(tensor);
+    return is_decoded(p, tensor) && ((p.batch > 1 && s.batch == 0) || (p.num_heads_kv > 1 && s.head == 0));
 }
 
 // The launch that decodes one of the tensors to `begin` bytes behind the beginning of the region.
@@ -45,7 +52,8 @@ Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem
     auto& c = launch.constants;
     c.threads = caps.threads_up_to(256);
     c.head_dim = dim_of(p, tensor);
-    c.far_rows = p.stride_bytes()[3 * tensor + 2] > narrow_offset_bytes / 2 / ROWS_OF_TILE;
+    c.has_lengths = p.kv_lengths != 0;
+    c.far_rows = p.stride_bytes()[3 * tensor + 2] > narrow_offset_bytes / 2 / DECODED_ROWS;
     c.out_type = type_of(operands);
     c.key_type = type_of(p.dtype_of(tensor));
     c.key_scales = scales;
@@ -59,6 +67,10 @@ Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem
     VKATTN_PATCH(launch, scales, scales != VKATTN_SCALES_NONE ? of_scales : rows);
     VKATTN_PATCH(launch, decoded, Region::decoded, begin);
     launch.reads = bit(rows) | (scales != VKATTN_SCALES_NONE ? bit(of_scales) : 0);
+    if (p.kv_lengths != 0) {
+        VKATTN_PATCH(launch, kv_lengths, Region::kv_lengths);
+        launch.reads |= bit(Region::kv_lengths);
+    }
     launch.writes = bit(Region::decoded);
     return launch;
 }
@@ -78,21 +90,22 @@ void read_decoded(Plan& plan, Region region, uint64_t begin) {
 
 std::optional<Problem> decoded_problem(const Problem& problem, const Options& options, VkattnDtype operands) {
     const bool has_any = is_decoded(problem, of_key) || is_decoded(problem, of_value);
-    // A row's bits do not depend on how many rows there are.
-    if (!has_any || options.batch_invariant || !has_keys(problem)) return std::nullopt;
-    if (uint64_t{problem.seqlen_q} * problem.group_size < least_rows) return std::nullopt;
+    // With batch_invariant a row's bits must not depend on how many rows there are.
+    if (!has_any || options.batch_invariant || !has_keys(problem) || problem.seqlen_q == 0)
+        return std::nullopt;
+    if (is_broadcast(problem, of_key) || is_broadcast(problem, of_value)) return std::nullopt;
+    // All keys are decoded, so that it is no gain where a window leaves few of them.
+    const Problem::Keys seen = problem.visible_keys(0, problem.seqlen_q - 1);
+    const bool sees_most = 2 * (seen.end - std::min(seen.begin, seen.end)) >= problem.seqlen_kv;
+    if (!sees_most || uint64_t{problem.seqlen_q} * problem.group_size < least_rows) return std::nullopt;
     VkattnProblem p = problem;
-    constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
-    if (is_decoded(problem, of_key)) {
-        p.key_dtype = operands;
-        p.key_scales = VKATTN_SCALES_NONE;
-        p.key_strides = contiguous;
-    }
-    if (is_decoded(problem, of_value)) {
-        p.value_dtype = operands;
-        p.value_scales = VKATTN_SCALES_NONE;
-        p.value_strides = contiguous;
-    }
+    const auto decode = [&](VkattnDtype& dtype, VkattnScales& scales, VkattnStrides& strides) {
+        dtype = operands;
+        scales = VKATTN_SCALES_NONE;
+        strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    };
+    if (is_decoded(problem, of_key)) decode(p.key_dtype, p.key_scales, p.key_strides);
+    if (is_decoded(problem, of_value)) decode(p.value_dtype, p.value_scales, p.value_strides);
     const auto resolved = resolve(p);
     if (!resolved) return std::nullopt;
     return *resolved;
@@ -113,9 +126,9 @@ Result<bool> decode_first(const DeviceCaps& caps, const Problem& problem, const 
             plan,
             decode_launch(caps, problem, tensor, plan.operands, tensor == of_key ? 0 : key_bytes).pipeline());
         // A workgroup reads and writes about 3 bytes an element, which counts as 16 operations: a guess.
-        const uint64_t unit = uint64_t{ROWS_OF_TILE} * dim_of(problem, tensor) * 16;
+        const uint64_t unit = uint64_t{DECODED_ROWS} * dim_of(problem, tensor) * 16;
         const std::array<uint64_t, 3> grid{uint64_t{problem.batch} * problem.num_heads_kv,
-                                           ceil_div(problem.seqlen_kv, ROWS_OF_TILE), 1};
+                                           ceil_div(problem.seqlen_kv, DECODED_ROWS), 1};
         const auto boxes =
             within_limit(caps, options, [&](uint64_t limit) { return cut_grid(caps, grid, unit, limit); });
         if (!boxes) return boxes.failure();

@@ -8,7 +8,7 @@
 namespace vkattn::core {
 
 // Returns the problem that remains if blocks and single bytes of key and value are decoded to `operands` first; nothing
-// where they are not, or where too few query rows would gain by it.
+// where they are not, or where too few query rows see too few of them.
 std::optional<Problem> decoded_problem(const Problem& problem, const Options& options, VkattnDtype operands);
 
 // Turns a plan of that problem into one of `problem`, whose first dispatches decode. False if scratch has no room for

@@ -250,7 +250,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     return plan;
 }
 
-// On matrix units, keys and values that are not numbers of 16 bits may be decoded first. Where that fails, be it for
+// On matrix units, keys and values that are blocks or single bytes may be decoded first. Where that fails, be it for
 // scratch or for a dispatch's limit, they are decoded while they are staged.
 Result<Plan> plan_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options,
                          KernelKind kind) {

@@ -127,9 +127,10 @@ void set_stored_types(Launch<K>& launch, const Problem& p) {
     c.value_type = type_of(p.value_dtype);
     c.key_scales = p.key_scales;
     c.value_scales = p.value_scales;
-    constexpr size_t of_scales = offsetof(typename Launch<K>::Push, operand_layout) + 16;
-    if (p.key_scales != VKATTN_SCALES_NONE) launch.patch(of_scales, Region::key_scales);
-    if (p.value_scales != VKATTN_SCALES_NONE) launch.patch(of_scales + 8, Region::value_scales);
+    constexpr size_t words = offsetof(typename Launch<K>::Push, operand_layout);
+    if (p.key_scales != VKATTN_SCALES_NONE) launch.patch(words + 4 * WORD_OF_KEY_SCALES, Region::key_scales);
+    if (p.value_scales != VKATTN_SCALES_NONE)
+        launch.patch(words + 4 * WORD_OF_VALUE_SCALES, Region::value_scales);
 }
 
 template <class K>

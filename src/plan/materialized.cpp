@@ -63,7 +63,7 @@ uint64_t matrix_bytes_of(const Problem& p) {
 }
 
 std::string beyond_baseline(const Problem& p, const Options& options) {
-    if (p.has_mixed_types()) return needs_one_type;
+    if (p.has_mixed_types()) return "operands in types of their own";
     if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
     if (p.mask != VKATTN_MASK_NONE) return "mask";
     for (const OptionalArray& array : optional_arrays(p))

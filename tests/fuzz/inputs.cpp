@@ -184,8 +184,8 @@ VkattnProblem problem_of(Bytes& bytes) {
     if (bytes.ConsumeBool()) p.block_map_batches = p.batch;
     if (bytes.ConsumeBool()) p.block_map_heads = p.num_heads_q;
     set_mask(bytes, p);
-    if (p.key_dtype >= VKATTN_DTYPE_INT8) p.key_scales = enumerator<VkattnScales>(bytes, 4);
-    if (p.value_dtype >= VKATTN_DTYPE_INT8) p.value_scales = enumerator<VkattnScales>(bytes, 4);
+    if (core::has_single_bytes(p.key_dtype)) p.key_scales = enumerator<VkattnScales>(bytes, 4);
+    if (core::has_single_bytes(p.value_dtype)) p.value_scales = enumerator<VkattnScales>(bytes, 4);
     if (p.slopes != VKATTN_SLOPES_NONE) p.slopes = enumerator<VkattnSlopes>(bytes, 3);
     p.slopes_apply = enumerator<VkattnSlopesApply>(bytes, bytes.one_in(3) ? 2 : 1);
     if (bytes.one_in(2)) p.alignment_bytes = core::bytes_of(p.dtype) << bytes.below(5);

@@ -175,7 +175,7 @@ class Attention(unittest.TestCase):
         self.hold_types((q, *(x.astype(np.uint8) for x in halves)),
                         (q, np.float32((halves[0] << 8).astype(np.uint16).view(np.float16)) * np.float32(0.5),
                          np.float32((halves[1] << 8).astype(np.uint16).view(np.float16))),
-                        kv_dtype="e5m2", key_scales=[0.5])
+                        kv_dtype="e5m2", key_scales=np.float32(0.5))
         turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k8, v8)]
         out = vkattn.attention(*turned, kv_dtype="q8_0", layout="bshd", return_lse=False)
         self.assertTrue(np.array_equal(out.transpose(0, 2, 1, 3), vkattn.attention(q, k8, v8, kv_dtype="q8_0")[0]))

@@ -94,6 +94,9 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
                  {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
     // An operand is named only if it has a type of its own, so that older files of `bench` can still be compared.
     for (const auto& [operand, dtype] : own_dtypes(p)) json[operand + "_dtype"] = dtype_text(dtype);
+    for (const auto& [operand, scales] :
+         {std::pair{"key_scales", p.key_scales}, {"value_scales", p.value_scales}})
+        if (scales != VKATTN_SCALES_NONE) json[operand] = scales_text(scales);
     return json;
 }
 

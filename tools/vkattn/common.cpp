@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <optional>
 
 #include "block_maps.hpp"
@@ -265,15 +264,18 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
+const char* scales_text(VkattnScales scales) {
+    return scales == VKATTN_SCALES_ONE ? "one" : scales == VKATTN_SCALES_PER_HEAD ? "heads" : "rows";
+}
+
 // Asks for scales of the operands that can have some.
 static void set_scales(const std::string& kind, VkattnProblem& p) {
-    static const std::map<std::string, VkattnScales> kinds = {
-        {"one", VKATTN_SCALES_ONE}, {"heads", VKATTN_SCALES_PER_HEAD}, {"rows", VKATTN_SCALES_PER_ROW}};
-    const auto found = kinds.find(kind);
+    const auto kinds = {VKATTN_SCALES_ONE, VKATTN_SCALES_PER_HEAD, VKATTN_SCALES_PER_ROW};
+    const auto found = std::ranges::find_if(kinds, [&](VkattnScales s) { return kind == scales_text(s); });
     if (found == kinds.end())
         throw UsageError("--kv-scales", fmt::format("'{}' is not one, heads or rows", kind));
-    if (is_single_bytes(p.key_dtype)) p.key_scales = found->second;
-    if (is_single_bytes(p.value_dtype)) p.value_scales = found->second;
+    if (is_single_bytes(p.key_dtype)) p.key_scales = *found;
+    if (is_single_bytes(p.value_dtype)) p.value_scales = *found;
     if (p.key_scales == VKATTN_SCALES_NONE && p.value_scales == VKATTN_SCALES_NONE)
         throw UsageError("--kv-scales", "neither key nor value is int8, e4m3 or e5m2: --kv-dtype");
 }

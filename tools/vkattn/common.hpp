@@ -63,8 +63,8 @@ struct ShapeOptions {
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Sets types of key, value and out, scales, slopes, sinks and block map alone: the cases of a suite take these, and have
-    // shapes of their own.
+    // Sets types of key, value and out, scales, slopes, sinks and block map alone: the cases of a suite take these, and
+    // have shapes of their own.
     void apply_terms(VkattnProblem& problem) const;
 };
 
@@ -75,6 +75,7 @@ VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand);
 // Returns the operands that have another type than the problem, and their types.
 std::vector<std::pair<std::string, VkattnDtype>> own_dtypes(const VkattnProblem& p);
 std::string dtypes_text(const VkattnProblem& p);  // "f32", or "f32, key q8_0, value f16"
+const char* scales_text(VkattnScales scales);     // "one", "heads" or "rows", as --kv-scales takes it
 NpyDtype npy_dtype(VkattnDtype dtype);
 using oracle::block_elements;
 using test::blocks_of;

@@ -219,8 +219,8 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     return {bytes.begin(), bytes.end()};
 }
 
-// Tells the problem what scales of this shape are of, and drops the extents that they do not have.
-void set_scales(const std::vector<uint64_t>& shape, VkattnScales& scales) {
+// Tells the problem what scales of this shape are of.
+void set_scales_by_shape(const std::vector<uint64_t>& shape, VkattnScales& scales) {
     const bool is_one = shape.size() == 1 && shape[0] == 1;
     scales = shape.size() != 1 ? VKATTN_SCALES_PER_ROW : is_one ? VKATTN_SCALES_ONE : VKATTN_SCALES_PER_HEAD;
 }
@@ -231,11 +231,12 @@ std::vector<std::byte> read_floats(const ArrayOption& array, FileArray file, Vka
     const std::vector<uint64_t>& shape = file.array.shape;
     const bool are_slopes = array.option == "--alibi";
     if (are_slopes && shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
-    if (array.option == "--key-scales") set_scales(shape, p.key_scales);
-    if (array.option == "--value-scales") set_scales(shape, p.value_scales);
+    const bool of_keys = array.option == "--key-scales",
+               are_scales = of_keys || array.option == "--value-scales";
+    if (are_scales) set_scales_by_shape(shape, of_keys ? p.key_scales : p.value_scales);
     std::vector<uint64_t> wanted = array.extents(p);
     if (are_slopes && p.slopes == VKATTN_SLOPES_PER_HEAD) wanted.erase(wanted.begin());
-    if (wanted.size() == 3 && shape.size() == 1) wanted = {wanted[1]};
+    if (are_scales && shape.size() == 1) wanted = {wanted[1]};
     check_shape(array.option, file.array, wanted, array.shape.c_str());
     make_storable(array.option, NpyDtype::float32, file);
     return std::move(file.array.data);

@@ -114,6 +114,16 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
             applies_to_distance(p) ? "score - slope * distance of row and key" : "score + slope * mask"));
     if (p.sinks != 0)
         lines.push_back(fmt::format("sinks     {} (--sinks)", least_to_most<float>(in, ArrayName::sinks)));
+    const auto add_scales = [&](ArrayName name, const char* of, VkattnScales scales) {
+        if (scales == VKATTN_SCALES_NONE) return;
+        const char* const each = scales == VKATTN_SCALES_ONE        ? "one of all"
+                                 : scales == VKATTN_SCALES_PER_HEAD ? "one of each head"
+                                                                    : "one of each key";
+        lines.push_back(fmt::format("scales    {} of {}s, {} (--{}-scales)", least_to_most<float>(in, name),
+                                    of, each, of));
+    };
+    add_scales(ArrayName::key_scales, "key", p.key_scales);
+    add_scales(ArrayName::value_scales, "value", p.value_scales);
     if (p.block_map != 0) {
         const auto map = numbers_of<uint8_t>(in.arrays, ArrayName::block_map);
         lines.push_back(fmt::format(

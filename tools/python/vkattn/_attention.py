@@ -70,7 +70,7 @@ def _kept_dtype(array, name, kept, dtype):
 def _strides(tensor, name="", block=None):
     """Strides in elements. `block`: the bytes of 32 of them, where they are stored so."""
     if block is not None and any(s % block for n, s in zip(tensor.shape[:3], tensor.strides) if n > 1):
-        raise ValueError(f"{name}: rows of blocks do not lie whole blocks apart")
+        raise ValueError(f"{name}: its rows, heads and batches do not lie multiples of {block} bytes apart")
     elements, item = (1, tensor.dtype.itemsize) if block is None else (_BLOCK_ELEMENTS, block)
     return _abi.VkattnStrides(*(s // item * elements for s in tensor.strides[:3]))
 
@@ -242,6 +242,8 @@ class _Call:
             return _abi.VKATTN_SCALES_NONE
         p = self.problem
         shapes = [(1,), (p.num_heads_kv,), (p.batch, p.num_heads_kv, p.seqlen_kv)]
+        if not isinstance(scales, Array) and np.shape(scales) == ():
+            scales = np.reshape(np.asarray(scales), 1)
         self.args[name] = self.tensors.numbers(scales, name, np.float32, shapes)
         kinds = (_abi.VKATTN_SCALES_ONE, _abi.VKATTN_SCALES_PER_HEAD, _abi.VKATTN_SCALES_PER_ROW)
         return kinds[shapes.index(tuple(np.shape(scales)))]
@@ -412,7 +414,7 @@ def attention(q, k, v, *, return_lse=True, **options):
     kv_dtype: of k and v, or of each in a pair, where it is not what their arrays and dtype say: "q8_0", "q4_0", "q4_1",
     "q5_0", "q5_1" and "iq4_nl" are ggml's blocks of 32 elements, in arrays of uint8 whose last axis has a row's bytes;
     "int8", "e4m3" and "e5m2" are single bytes in uint8 or, "int8", in int8. key_scales, value_scales: float32 that
-    multiply such bytes, of shape (1), (kv heads) or (batch, kv heads, keys).
+    multiply such bytes: a number, or of shape (1), (kv heads) or (batch, kv heads, keys).
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
     the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
