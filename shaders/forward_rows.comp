@@ -169,7 +169,7 @@ void add_pv_of_piece(Piece piece, vec4 p[ROW_VECS], bool unseen) {
     [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
         vec4 x = numbers_of_piece(VALUE_TYPE, piece, o, OUT_VECS);
         if (HAS_LEAST(VALUE_TYPE)) x = fma(x, vec4(factors.x), vec4(factors.y));
-        if (IS_FLOAT8(VALUE_TYPE) && unseen) x = vec4(0);  // NaN, perhaps
+        if (IS_FLOAT8(VALUE_TYPE) && unseen) x = vec4(0);  // it may be NaN
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
     }

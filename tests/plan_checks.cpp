@@ -147,7 +147,8 @@ bool has_work(const Given& g) {
                                                        std::count(bias.begin(), bias.end(), 0u) == 0));
 }
 
-std::string all_flaws(const Given& g) {
+// `is_rest`: dispatches that decode stood before these, so that decoding_flaw() has checked the barriers.
+std::string all_flaws(const Given& g, bool is_rest) {
     const Plan& plan = g.plan;
     if (core::max_push_bytes > g.caps.max_push_constant_bytes)
         return "more push constants than the device has";
@@ -173,7 +174,7 @@ std::string all_flaws(const Given& g) {
     if (flaw.empty()) flaw = cost_flaw(g);
     if (flaw.empty() && g.combine == nullptr) flaw = arguments_flaw(g);
     if (flaw.empty()) flaw = scratch_flaw(g);
-    if (flaw.empty()) flaw = barrier_flaw(plan);
+    if (flaw.empty() && !is_rest) flaw = barrier_flaw(plan);
     if (flaw.empty()) flaw = of_row_flaw(g);
     return flaw;
 }
@@ -182,9 +183,10 @@ std::string all_flaws(const Given& g) {
 std::string flaw_of(const Given& g) {
     try {
         const auto rest = behind_decoding(g);
-        if (!rest) return all_flaws(g);
+        if (!rest) return all_flaws(g, false);
         const std::string flaw = decoding_flaw(g);
-        return flaw.empty() ? all_flaws({g.caps, rest->p, nullptr, nullptr, rest->plan, g.options}) : flaw;
+        return flaw.empty() ? all_flaws({g.caps, rest->p, nullptr, nullptr, rest->plan, g.options}, true)
+                            : flaw;
     } catch (const std::exception& why) {
         return why.what();
     }

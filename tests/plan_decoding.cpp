@@ -107,18 +107,6 @@ struct Rows {
     }
 };
 
-// As barrier_flaw() in plan_checks_memory.cpp wants them.
-void place_barriers(core::Plan& plan) {
-    uint32_t read = 0, written = 0;
-    for (core::Dispatch& d : plan.dispatches) {
-        const Pipeline& pipeline = pipeline_of(plan, d);
-        d.barrier_before = (pipeline.reads & written) != 0 || (pipeline.writes & read) != 0;
-        if (d.barrier_before) read = written = 0;
-        read |= pipeline.reads;
-        written |= pipeline.writes;
-    }
-}
-
 }  // namespace
 
 std::string decoding_flaw(const Given& g) {
@@ -194,7 +182,6 @@ std::optional<Undecoded> behind_decoding(const Given& g) {
         plan.scratch_bytes = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
     plan.problem = rest.p;
     plan.caller_arrays = core::caller_arrays_of(rest.p);
-    place_barriers(plan);
     return rest;
 }
 

@@ -45,8 +45,8 @@ Any8 fetch_any8(uint type, StoredRow of, uint d, uint extent, bool inside) {
 #ifdef F16_OPERANDS
 // True for blocks that are decoded in the arithmetic of float16. Of four elements the even ones make one word and the
 // odd ones another, which takes half of the instructions: bytes 0 and 2 of a word are where two float16 have their
-// lower bits. Where keys are staged so, query is turned likewise, and where values are, the output is turned back.
-#define IS_TURNED(type) ((type) >= TYPE_Q8_0 && (type) != TYPE_IQ4_NL && !HAS_SCALE(type))
+// lower bits. Where keys are staged so, query has the same order, and where values are, the output is put in order.
+#define HAS_EVEN_FIRST(type) ((type) >= TYPE_Q8_0 && (type) != TYPE_IQ4_NL && !HAS_SCALE(type))
 // A byte b becomes a number as (1024 + b) - 1024, and the product with its factor is rounded once.
 uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
     const uint high_bytes = type == TYPE_Q8_0 ? 0x64806480u : 0x64006400u;
@@ -60,10 +60,10 @@ uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
     }
     return halves;
 }
-uvec2 turned(uvec2 four) { return uvec2(four.x & 0xffff | four.y << 16, four.x >> 16 | four.y & 0xffff0000); }
+uvec2 even_first(uvec2 four) { return uvec2(four.x & 0xffff | four.y << 16, four.x >> 16 | four.y & 0xffff0000); }
 #else
-#define IS_TURNED(type) false
-#define turned(four) (four)
+#define HAS_EVEN_FIRST(type) false
+#define even_first(four) (four)
 #endif
 uvec4 operands_of_any(uint type, Any8 x) {
     if (type == OPERAND_TYPE) return uvec4(x.low.xy, x.high.xy);
@@ -71,7 +71,7 @@ uvec4 operands_of_any(uint type, Any8 x) {
         const uvec2 bytes = bytes_of_eight(type, eight_of(x));
         const uint factors = x.low.w;
 #ifdef F16_OPERANDS
-        if (IS_TURNED(type))
+        if (HAS_EVEN_FIRST(type))
             return uvec4(halves_of_quantised(type, bytes.x, factors), halves_of_quantised(type, bytes.y, factors));
 #endif
         return operands_of(floats_of_quantised(type, uvec2(bytes.x, factors)),
@@ -85,7 +85,7 @@ uvec4 operands_of_any(uint type, Any8 x) {
 #define value_operands(x) operands_of_any(VALUE_TYPE, x)
 uvec4 load_query8(RowStart row, uint d, uint extent) {
     const uvec4 eight = operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, UNSCALED(row), d, extent, false));
-    return IS_TURNED(KEY_TYPE) ? uvec4(turned(eight.xy), turned(eight.zw)) : eight;
+    return HAS_EVEN_FIRST(KEY_TYPE) ? uvec4(even_first(eight.xy), even_first(eight.zw)) : eight;
 }
 #elif defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };

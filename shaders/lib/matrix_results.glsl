@@ -8,8 +8,8 @@ const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
 #ifdef MIXED
 void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
-    store_result4(at, d, IS_TURNED(VALUE_TYPE) ? low.xzyw : low);
-    store_result4(at, d + 4, IS_TURNED(VALUE_TYPE) ? high.xzyw : high);
+    store_result4(at, d, HAS_EVEN_FIRST(VALUE_TYPE) ? low.xzyw : low);
+    store_result4(at, d + 4, HAS_EVEN_FIRST(VALUE_TYPE) ? high.xzyw : high);
 }
 #else
 void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {

@@ -45,7 +45,7 @@
 // `of` is the StoredRow, and `row` its RowStart.
 #define LOAD_FACTORS(type, of, row, at) \
     (HAS_SCALE(type) ? of.scale : HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
-// The factor and the least value as they were loaded.
+// Returns the factor and the least value of what LOAD_FACTORS has loaded.
 #define FACTORS_OF(type, bits) (HAS_SCALE(type) ? vec2(uintBitsToFloat(bits), 0) : unpackHalf2x16(bits))
 // Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes. The product has them four
 // times, 7 bits apart.

@@ -95,19 +95,19 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1
 #define TYPE_BFLOAT16 2
-// Only key and value may have the following ones (lib/quantised.glsl). First, ggml's blocks of 32 elements.
+// Only key and value may have the following ones (lib/quantised.glsl). These are ggml's blocks of 32 elements.
 #define TYPE_Q8_0 16
 #define TYPE_Q4_0 17
 #define TYPE_Q4_1 18
 #define TYPE_Q5_0 19
 #define TYPE_Q5_1 20
 #define TYPE_IQ4_NL 21
-// And these are single bytes, which a scale in an array beside the tensor multiplies.
+// These are single bytes, which a scale in an array beside the tensor multiplies.
 #define TYPE_INT8 22
 #define TYPE_E4M3 23
 #define TYPE_E5M2 24
 
-// Rows that a workgroup of decode_rows.comp decodes: enough for several elements an invocation. Not measured.
+// Rows that a workgroup of decode_rows.comp decodes: enough for several elements an invocation. This was not measured.
 #define DECODED_ROWS 64u
 
 // Where the addresses of scales lie among the words of operand_layout (lib/operand_layout.glsl).

@@ -136,7 +136,8 @@ Result<bool> decode_first(const DeviceCaps& caps, const Problem& problem, const 
             add_dispatch(plan, pipeline, box.count, cut_of(box),
                          box.count[0] * box.count[1] * box.count[2] * unit);
     }
-    std::ranges::rotate(plan.dispatches, plan.dispatches.begin() + static_cast<std::ptrdiff_t>(others));
+    std::rotate(plan.dispatches.begin(), plan.dispatches.begin() + static_cast<std::ptrdiff_t>(others),
+                plan.dispatches.end());
     plan.problem = problem;
     return true;
 }

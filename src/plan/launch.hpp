@@ -127,10 +127,11 @@ void set_stored_types(Launch<K>& launch, const Problem& p) {
     c.value_type = type_of(p.value_dtype);
     c.key_scales = p.key_scales;
     c.value_scales = p.value_scales;
-    constexpr size_t words = offsetof(typename Launch<K>::Push, operand_layout);
-    if (p.key_scales != VKATTN_SCALES_NONE) launch.patch(words + 4 * WORD_OF_KEY_SCALES, Region::key_scales);
+    constexpr size_t layout = offsetof(typename Launch<K>::Push, operand_layout), word = sizeof(uint32_t);
+    if (p.key_scales != VKATTN_SCALES_NONE)
+        launch.patch(layout + word * WORD_OF_KEY_SCALES, Region::key_scales);
     if (p.value_scales != VKATTN_SCALES_NONE)
-        launch.patch(words + 4 * WORD_OF_VALUE_SCALES, Region::value_scales);
+        launch.patch(layout + word * WORD_OF_VALUE_SCALES, Region::value_scales);
 }
 
 template <class K>

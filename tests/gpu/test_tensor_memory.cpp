@@ -94,7 +94,8 @@ std::vector<Placed<Args>> arrays_of(const Case& c, const Plan& plan) {
                                      {"value", &Args::value, tensor_of(c, 2).covered()},
                                      {"mask", &Args::mask, mask.covered()}};
     for (const OptionalArray& array : optional_arrays)
-        all.push_back({array.name, address_in<Args>(array), run(content_of(c, array).size())});
+        if (address_in<Args>(array) != nullptr)
+            all.push_back({array.name, address_in<Args>(array), run(content_of(c, array).size())});
     if constexpr (requires { &Args::dout; }) {
         all.insert(all.end(), {{"out", &Args::out, out},
                                {"lse", &Args::lse, of_rows},
