@@ -7,7 +7,7 @@ endforeach()
 
 set(plan_sources
   plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
-  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_decoding.cpp plan_reading.cpp
+  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_checks_decoding.cpp plan_reading.cpp
   gate/layouts.cpp problem_bounds.cpp profile.cpp
   test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
   test_plan_faults.cpp test_plan_features.cpp test_plan_golden.cpp test_plan_interfaces.cpp test_plan_limits.cpp

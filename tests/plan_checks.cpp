@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "plan/matrix.hpp"
-#include "plan_decoding.hpp"
+#include "plan_checks_decoding.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {

@@ -41,7 +41,7 @@ enum class Kind {
     classes,
     links,
     combine,
-    decoding,  // of keys or values: plan_decoding.hpp
+    decoding,  // of keys or values: plan_checks_decoding.hpp
     delta,
     dquery,
     dkey_dvalue,

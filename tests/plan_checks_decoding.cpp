@@ -1,6 +1,6 @@
 // Plans that begin by decoding keys or values. The dispatches that do it are judged here, and the others as the plan of
 // a problem whose keys and values lie in scratch as numbers of 16 bits.
-#include "plan_decoding.hpp"
+#include "plan_checks_decoding.hpp"
 
 #include <algorithm>
 #include <bit>
