@@ -49,18 +49,20 @@ Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem
                  of_scales = tensor == of_key ? Region::key_scales : Region::value_scales;
     Launch<kernels::decode_rows> launch;
     launch.module = {Kernel::decode_rows, macros::MIXED};
+    const auto strides = p.stride_bytes();
+    const auto first = static_cast<size_t>(tensor) * 3;  // of the tensor's: batch, head, seq
     auto& c = launch.constants;
     c.threads = caps.threads_up_to(256);
     c.head_dim = dim_of(p, tensor);
     c.has_lengths = p.kv_lengths != 0;
-    c.far_rows = p.stride_bytes()[3 * tensor + 2] > narrow_offset_bytes / 2 / DECODED_ROWS;
+    c.far_rows = strides[first + 2] > narrow_offset_bytes / 2 / DECODED_ROWS;
     c.out_type = type_of(operands);
     c.key_type = type_of(p.dtype_of(tensor));
     c.key_scales = scales;
     auto& push = launch.push;
-    push.batch_stride = p.stride_bytes()[3 * tensor];
-    push.head_stride = p.stride_bytes()[3 * tensor + 1];
-    push.row_stride = p.stride_bytes()[3 * tensor + 2];
+    push.batch_stride = strides[first];
+    push.head_stride = strides[first + 1];
+    push.row_stride = strides[first + 2];
     push.num_heads = p.num_heads_kv;
     push.num_rows = p.seqlen_kv;
     VKATTN_PATCH(launch, rows, rows);

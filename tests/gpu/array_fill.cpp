@@ -3,6 +3,8 @@
 #include <limits>
 #include <random>
 
+#include "storage.hpp"
+
 namespace vkattn::test {
 
 void fill_map(Case& c) {
