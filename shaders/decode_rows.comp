@@ -1,8 +1,8 @@
 #version 460
 // Decodes keys or values that are stored as blocks or single bytes (lib/quantised.glsl) to a dense tensor of 16 bits,
-// before a forward on matrix units. There every workgroup would decode all keys for its own query rows.
+// before a forward on matrix units, whose workgroups would each decode all keys for their own query rows.
 //
-//   for each row of the workgroup's:  decoded = round(factor * number)      or what the type says
+//   for each of the workgroup's rows:  decoded = round(x)      with x by the row's type, as in lib/quantised.glsl
 //
 // Tile ownership: x of the grid counts heads of all batches, y tiles of DECODED_ROWS rows. An invocation decodes eight
 // neighbouring elements at a time. Shared memory: none.
@@ -26,7 +26,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer U
 void main() {
     const uint head = push.first_x + gl_WorkGroupID.x, first = (push.first_y + gl_WorkGroupID.y) * DECODED_ROWS;
     const uint batch = head / push.num_heads, head_of_batch = head % push.num_heads;
-    // Rows behind the batch's length are read by nobody.
+    // Nobody reads rows behind the batch's length.
     uint end = push.num_rows;
     if (HAS_LENGTHS) end = uint(clamp(IntsIn(push.kv_lengths).x[batch], 0, int(push.num_rows)));
     if (first >= end) return;

@@ -155,7 +155,7 @@ void add_qk_of_piece(Piece piece, inout vec4 part[ROW_VECS]) {
         [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
     }
     vec2 factors = factors_of_piece(KEY_TYPE, piece);
-    // Of infinity times a sum the sign would be the sum's, though elements have either sign.
+    // An infinite factor makes the score NaN: infinity times the sum would have the sum's sign, but elements have both.
     factors = mix(factors, vec2(uintBitsToFloat(NAN_BITS)),
                   equal(floatBitsToUint(factors) & EXPONENT_BITS, uvec2(EXPONENT_BITS)));
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++)

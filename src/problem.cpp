@@ -146,10 +146,10 @@ Result<bool> check_scales(const VkattnProblem& p) {
             return invalid(field,
                            fmt::format("{} has no scales: they are of int8, e4m3 and e5m2", name_of(dtype)));
         if (scales != VKATTN_SCALES_PER_ROW) continue;
-        // Kernels count a head's in 32 bits, and bytes have to fit, too.
+        // Kernels index the scales of a head in 32 bits, and their bytes have to fit, too.
         constexpr uint64_t most = uint64_t{1} << 29;
         if (p.seqlen_kv > most || uint64_t{p.batch} * p.num_heads_kv > most)
-            return invalid(field, fmt::format("{} scales of {} heads, one a key, exceed 2^29 each",
+            return invalid(field, fmt::format("one a key: {} keys, or {} heads of all batches, exceed 2^29",
                                               p.seqlen_kv, uint64_t{p.batch} * p.num_heads_kv));
     }
     return true;

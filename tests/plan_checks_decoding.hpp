@@ -8,10 +8,10 @@
 
 namespace vkattn::test {
 
-// The first flaw of what decodes, "" if there is none.
+// Returns the first flaw of the dispatches that decode, or "".
 std::string decoding_flaw(const Given& g);
 
-// A plan without the dispatches that decode, and the problem that it is then a plan of; nothing if none decodes.
+// Returns a plan without the dispatches that decode, and the problem that it then is of. Nothing if none decodes.
 struct Undecoded {
     core::Problem p;
     core::Plan plan;

@@ -84,8 +84,8 @@ typedef enum VkattnSlopes {
     VKATTN_SLOPES_MAX_ENUM = 0x7fffffff
 } VkattnSlopes;
 
-/* What the elements of a key or value of single bytes are multiplied by, float32 in device memory: args.key_scales and
- * args.value_scales. Products are rounded to float32 and, where matrix units multiply in 16 bits, to their type. */
+/* Scales multiply the elements of a key or value of single bytes. They are float32 in device memory: args.key_scales
+ * and args.value_scales. Products are rounded to float32 and, if matrix units multiply in 16 bits, to their type. */
 typedef enum VkattnScales {
     VKATTN_SCALES_NONE = 0,     /* 1 */
     VKATTN_SCALES_ONE = 1,      /* (1): one for the whole tensor */
@@ -208,7 +208,7 @@ typedef struct VkattnProblem {
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;
     VkattnDtype mask_dtype;
-    VkattnScales key_scales; /* default none; of a key of single bytes */
+    VkattnScales key_scales; /* these two: default none; only for operands of single bytes */
     VkattnScales value_scales;
 } VkattnProblem;
 
@@ -232,7 +232,7 @@ typedef struct VkattnOptions {
     const char* kernel; /* null or "auto": the planner chooses; else the name of the one kernel to use */
     const char*
         tuning; /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
-    /* Caps the scratch of kernels that can work in pieces or without; 0: a default of 1 GiB. Score gradients that a
+    /* Caps the scratch of kernels that can do with less; 0: a default of 1 GiB. Score gradients that a
      * backward keeps for another pass have a default of their own beside it: 1 GiB, or a sixteenth of the memory of the
      * device if that is less. */
     uint64_t max_scratch_bytes;

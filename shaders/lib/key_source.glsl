@@ -1,6 +1,6 @@
-// Where the rows of key and value lie, and what their elements are multiplied by: key_row and value_row give a row of
-// a tile or, where it does not exist, the nearest one that does; key_row_of_whole_tile and value_row_of_whole_tile give
-// one of a tile that is known to exist, counted from its first (lib/rows.glsl). Forward kernels ask these, and
+// This file finds rows of key and value for forward kernels, and the scales that multiply them. key_row and value_row
+// give a row of a tile or, if it does not exist, the nearest one that does. key_row_of_whole_tile and
+// value_row_of_whole_tile give a row of a tile that is known to exist, counted from its first one (lib/rows.glsl).
 // lib/operands.glsl and lib/matrix_operands.glsl decode the rows' elements.
 #ifdef MIXED
 // Returns the bits of a row's scale.
@@ -18,7 +18,7 @@ StoredRow scaled_row_of_whole_tile(Rows t, uint row, uint element_bytes, uint sc
 #define value_row(t, row) scaled_row(t, row, VALUE_BYTES, VALUE_SCALES)
 #define key_row_of_whole_tile(t, row) scaled_row_of_whole_tile(t, row, KEY_BYTES, KEY_SCALES)
 #define value_row_of_whole_tile(t, row) scaled_row_of_whole_tile(t, row, VALUE_BYTES, VALUE_SCALES)
-// A row of query or of key, as lib/operands.glsl stages them in one list.
+// Finds a row of query or of key: lib/operands.glsl stages both in one list.
 #define staged_row(of_key, t, row) \
     scaled_row(t, row, (of_key) ? KEY_BYTES : QUERY_BYTES, (of_key) ? KEY_SCALES : SCALES_NONE)
 #else

@@ -40,15 +40,15 @@
 #define NUMBER_AT(type, at, n) ((at) + NUMBERS_AT(type) + (HAS_BYTES(type) ? n : n % 16) / 2)
 // Loads the high bits from number n of the block at `at` on.
 #define LOAD_HIGH(type, at, n) (load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16)
-// What the numbers are stored relative to, as unsigned ones.
+// A number that is stored without a sign has this value too much.
 #define ZERO_OF(type) (HAS_SIGNED_BYTES(type) ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0)
 // `of` is the StoredRow, and `row` its RowStart.
 #define LOAD_FACTORS(type, of, row, at) \
     (HAS_SCALE(type) ? of.scale : HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
 // Returns the factor and the least value of what LOAD_FACTORS has loaded.
 #define FACTORS_OF(type, bits) (HAS_SCALE(type) ? vec2(uintBitsToFloat(bits), 0) : unpackHalf2x16(bits))
-// Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes. The product has them four
-// times, 7 bits apart.
+// Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes. The product has copies of
+// them 7 bits apart, each shifted so that another of the four stands at bit 4 of a byte.
 #define SPREAD(bits) (((bits) & 15) * 0x02040810u & 0x10101010u)
 
 // Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
@@ -64,8 +64,8 @@ uvec2 load4_quantised(uint type, StoredRow of, uint d, uint extent) {
     return d < extent ? uvec2(bytes, LOAD_FACTORS(type, of, row, at)) : uvec2(0);
 }
 
-// Words behind an index, whose distance is a part of the address: with the index's sum in its place, compilers add 64
-// bits for each word.
+// These buffers begin one to three words early, so that neighbouring words have the same index. For each other index
+// compilers compute another 64-bit address.
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints1In { uint before[1], x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints2In { uint before[2], x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints3In { uint before[3], x[]; };
@@ -107,8 +107,9 @@ int number_of_table(uint n) {
     return int((n < 8 ? low : high) << (24 - n % 4 * 8)) >> 24;
 }
 
-// Decodes four float8. An exponent becomes a float32's by addition. Subnormal numbers have none: as the fraction of the
-// least normal number, less that number, they are exact, and no subnormal float32 comes up, which GPUs may take for 0.
+// Decodes four float8. A normal number becomes a float32 if a constant is added to its exponent. A subnormal one is
+// decoded as the least normal number with its fraction, and that number is subtracted, which is exact. So no float32 is
+// subnormal: GPUs may take these for 0.
 vec4 floats_of_float8(uint type, uvec4 bytes) {
     const uint fraction_bits = type == TYPE_E4M3 ? 3 : 2, rebias = type == TYPE_E4M3 ? 120 : 112;
     const uvec4 magnitude = bytes & 0x7f;
@@ -116,7 +117,7 @@ vec4 floats_of_float8(uint type, uvec4 bytes) {
     const uvec4 bits = (magnitude << 23 - fraction_bits) + mix(uvec4(rebias << 23), uvec4(rebias + 1 << 23), subnormal);
     vec4 x = uintBitsToFloat(bits) - mix(vec4(0), vec4(uintBitsToFloat(rebias + 1 << 23)), subnormal);
     if (type == TYPE_E4M3) x = mix(x, vec4(uintBitsToFloat(0x7fc00000)), equal(magnitude, uvec4(0x7f)));
-    // An exponent of 31 is that of infinity and NaN.
+    // Numbers with an exponent of 31 are infinity and NaN.
     else x = mix(x, uintBitsToFloat(bits + (112u << 23)), greaterThanEqual(magnitude, uvec4(0x7c)));
     return uintBitsToFloat(floatBitsToUint(x) | (bytes & 0x80) << 24);
 }

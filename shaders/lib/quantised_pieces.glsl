@@ -2,8 +2,8 @@
 // most 16, which lie in one block and so have one factor. It loads them as words, and multiplies by their factor what
 // it has summed, not each element. Element by element (H200, decoding, D128) q8_0 took 1.6 times as long as float16.
 //
-// Numbers that are stored relative to 8 or 16 come to lie in a byte's upper bits, where their sign is the byte's: they
-// are converted in one step, as numbers 16 or 8 times as large.
+// Numbers of 4 or 5 bits with a sign are moved to the upper bits of a byte. There their sign is the byte's, so that one
+// step converts them, to numbers 16 or 8 times as large.
 struct Piece {
     uint words[4];
     uint last;  // the last two bytes of the elements
@@ -35,11 +35,11 @@ Piece fetch_piece(uint type, StoredRow of, uint vecs) {
     return piece;
 }
 
-// What the numbers that numbers_of_piece returns are multiplied by.
+// The numbers that numbers_of_piece returns are so many times too large.
 #define SIZE_OF_NUMBERS(type) ((type) == TYPE_Q4_0 ? 16 : (type) == TYPE_Q5_0 ? 8 : 1)
 
-// Returns the numbers of vec4 `v` of a piece, without their factor. Two words are joined without a branch: neighbouring
-// lanes would take both ways of it.
+// Returns the numbers of vec4 `v` of a piece, without their factor. Two words are joined without a branch, because
+// neighbouring lanes would take both of its ways.
 vec4 numbers_of_piece(uint type, Piece piece, uint v, uint vecs) {
     const uint behind = v + 1 < vecs ? piece.words[v + 1] : piece.last;
     uint bytes = mix(piece.words[v], piece.words[v] >> 16 | behind << 16, piece.is_odd);
@@ -57,7 +57,7 @@ vec4 numbers_of_piece(uint type, Piece piece, uint v, uint vecs) {
         return vec4(number_of_table(each.x), number_of_table(each.y), number_of_table(each.z), number_of_table(each.w));
     return vec4(each);
 }
-// Returns the factor of these numbers, and the least value.
+// Returns the factor of the numbers that numbers_of_piece returns, and the least value.
 vec2 factors_of_piece(uint type, Piece piece) {
     return FACTORS_OF(type, piece.factors) * vec2(1.0 / SIZE_OF_NUMBERS(type), 1);
 }

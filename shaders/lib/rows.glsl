@@ -15,7 +15,7 @@ struct Rows {
     uint origin;        // the first row of the tile that exists (with packed heads, of its first head),
     uvec2 base;         // and its address
 #ifdef MIXED
-    uvec2 scales;       // of key and value: the address of row 0's or, where all rows share one, of that
+    uvec2 scales;       // the address of the scale of row 0, or of the one that all rows share
 #endif
 };
 

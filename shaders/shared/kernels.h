@@ -110,7 +110,7 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 // Rows that a workgroup of decode_rows.comp decodes: enough for several elements an invocation. This was not measured.
 #define DECODED_ROWS 64u
 
-// Where the addresses of scales lie among the words of operand_layout (lib/operand_layout.glsl).
+// The addresses of scales begin at these words of operand_layout (lib/operand_layout.glsl).
 #define WORD_OF_KEY_SCALES 4u
 #define WORD_OF_VALUE_SCALES 6u
 

@@ -1,7 +1,7 @@
-// Where many query rows see the same keys, these are decoded once, to a dense tensor in scratch, and the forward is the
-// one for 16 bits. While they are staged, each workgroup decodes all of its keys again: on an H200 (D128, N 4,096, 8 kv
-// heads of 16,384 rows each, batch 2) that took 0.74 ms of 2.38 for q8_0 (docs/performance.md). To decode them once
-// moves 51 MB there, for which that GPU takes 0.013 ms by its copy bandwidth, and begins a dispatch more.
+// This file plans to decode keys once, to a dense tensor in scratch, if many query rows see them. The forward is then
+// the one for 16 bits. Otherwise each workgroup decodes all of its keys while it stages them. That took 0.74 of 2.38 ms
+// for q8_0 on an H200 (D128, N 4,096, batch 2, 8 kv heads of 16,384 query rows each: docs/performance.md). Decoding
+// once was not measured: it moves 51 MB there, which that GPU copies in 0.013 ms, and takes two dispatches more.
 #include "decode.hpp"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace vkattn::core {
 namespace {
 
-// Query rows of a kv head. By the figures above, with 10 us for the dispatch, both ways take as long with 500 rows; no
-// time was measured at this length.
+// The least number of query rows of a kv head for which keys are decoded once. It is an estimate, not measured: by the
+// figures above, and if dispatches and barrier take 10 us, both ways take as long with 500 rows.
 constexpr uint64_t least_rows = 1024;
 
 constexpr int of_key = 1, of_value = 2;  // tensors of a problem
@@ -28,7 +28,7 @@ uint32_t dim_of(const Problem& p, int tensor) {
     return tensor == of_key ? p.head_dim_qk : p.head_dim_v;
 }
 
-// Bytes of the decoded tensor, a whole number of what begins a region.
+// Returns the bytes of the decoded tensor, rounded up so that another one can begin behind it.
 uint64_t decoded_bytes(const Problem& p, int tensor) {
     if (!is_decoded(p, tensor)) return 0;
     const uint64_t bytes = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv * dim_of(p, tensor) * 2;
@@ -41,7 +41,7 @@ bool is_broadcast(const Problem& p, int tensor) {
     return is_decoded(p, tensor) && ((p.batch > 1 && s.batch == 0) || (p.num_heads_kv > 1 && s.head == 0));
 }
 
-// The launch that decodes one of the tensors to `begin` bytes behind the beginning of the region.
+// Returns the launch that decodes a tensor to the place `begin` bytes behind the beginning of the region.
 Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem& p, int tensor,
                                            VkattnDtype operands, uint64_t begin) {
     const VkattnScales scales = tensor == of_key ? p.key_scales : p.value_scales;
@@ -50,7 +50,8 @@ Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem
     Launch<kernels::decode_rows> launch;
     launch.module = {Kernel::decode_rows, macros::MIXED};
     const auto strides = p.stride_bytes();
-    const auto first = static_cast<size_t>(tensor) * 3;  // of the tensor's: batch, head, seq
+    const auto first =
+        static_cast<size_t>(tensor) * 3;  // the tensor's strides of batch, head and seq begin here
     auto& c = launch.constants;
     c.threads = caps.threads_up_to(256);
     c.head_dim = dim_of(p, tensor);
@@ -127,7 +128,7 @@ Result<bool> decode_first(const DeviceCaps& caps, const Problem& problem, const 
         const uint32_t pipeline = add_pipeline(
             plan,
             decode_launch(caps, problem, tensor, plan.operands, tensor == of_key ? 0 : key_bytes).pipeline());
-        // A workgroup reads and writes about 3 bytes an element, which counts as 16 operations: a guess.
+        // An element counts as 16 operations, which is a guess: the pass is bound by its memory accesses.
         const uint64_t unit = uint64_t{DECODED_ROWS} * dim_of(problem, tensor) * 16;
         const std::array<uint64_t, 3> grid{uint64_t{problem.batch} * problem.num_heads_kv,
                                            ceil_div(problem.seqlen_kv, DECODED_ROWS), 1};

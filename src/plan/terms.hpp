@@ -21,8 +21,8 @@ namespace vkattn::core {
 struct OptionalArray {
     const char* name;
     Region region;
-    std::optional<size_t>
-        at;  // bytes from the beginning of ForwardArguments to its address; none: it is pushed
+    // Bytes from the beginning of ForwardArguments to its address; none if that is a push constant.
+    std::optional<size_t> at;
     uint32_t present_bit;
     uint32_t element_bytes;
     uint64_t size_bytes;

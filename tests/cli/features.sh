@@ -110,7 +110,7 @@ test_kv_dtype() {
     refuses 2 '--kv-dtype:' "${run[@]}" --kv-dtype q3_0
     refuses 2 '--key: dtype float32' run --query q_wide.npy --key k_wide.npy --value v_q8_0.npy "${outputs[@]}" \
         --kv-dtype q8_0
-    # All bytes there are, beside infinity and NaN, and scales: values that lie 1/4 apart are exact as int8.
+    # Multiples of 1/4 are exact as int8 with a scale of 1/4.
     make_input scale_one 1 '<f4' c =0.25
     make_input k_quarters 2,2,51,64 '<f4' c =0.25,-0.5,0.75,1.25,-2
     make_input v_quarters 2,2,51,32 '<f4' c =-3.5,1,0.25

@@ -39,7 +39,7 @@ inline size_t row_of_last_head(const Tensor& t, uint64_t row) {
     return (t.batch * t.heads - 1) * t.seqlen + row;
 }
 
-// Sets the last element of a row of the tensor's last batch and head. Of blocks it is the factor of the last one.
+// Sets the last element of a row of the tensor's last batch and head, or the factor of its last block.
 inline void set_element(Tensor& t, uint64_t row, float x) {
     std::byte* const at = t.row(t.batch - 1, t.heads - 1, row);
     if (const oracle::BlockType* const blocks = blocks_of(t.dtype); blocks == nullptr)

@@ -225,8 +225,7 @@ void set_scales_by_shape(const std::vector<uint64_t>& shape, VkattnScales& scale
     scales = shape.size() != 1 ? VKATTN_SCALES_PER_ROW : is_one ? VKATTN_SCALES_ONE : VKATTN_SCALES_PER_HEAD;
 }
 
-// Reads floats. Slopes are of each head or of each batch and head, and scales of all keys, of each head or of each key,
-// which the problem is told.
+// Reads floats. The shape of slopes and scales says what they are of, which the problem is told.
 std::vector<std::byte> read_floats(const ArrayOption& array, FileArray file, VkattnProblem& p) {
     const std::vector<uint64_t>& shape = file.array.shape;
     const bool are_slopes = array.option == "--alibi";

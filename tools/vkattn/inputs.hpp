@@ -20,8 +20,8 @@ struct InputFiles {
     // Those of a problem, --query-offsets in place of the options' --align.
     void add_tensors(CLI::App& app);
     void add_features(CLI::App& app, AttentionOptions& options);
-    void add_arrays(CLI::App& app, bool of_backward);  // those that a backward has, or the others
-    void add_kv_dtype(CLI::App& app);                  // and the scales, of a forward
+    void add_arrays(CLI::App& app, bool of_backward);  // the arrays that a backward has, or the others
+    void add_kv_dtype(CLI::App& app);                  // a forward's types and scales
     std::optional<NpyDtype> wanted_dtype() const;      // --dtype; throws UsageError
     std::optional<NpyDtype> wanted_out_dtype() const;  // --out-dtype; throws UsageError
     std::vector<NamedFile> named() const;              // those that are given

@@ -1,6 +1,7 @@
 #include "numbers.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -81,15 +82,11 @@ VkattnDtype parse_kv_dtype(const std::string& text) {
 }  // namespace
 
 std::string stored_type_names() {
-    const auto types = oracle::block_types();
-    std::string names;
-    for (const oracle::BlockType& type : types)
-        names += fmt::format("{}{}",
-                             &type == &types.front()  ? ""
-                             : &type == &types.back() ? " or "
-                                                      : ", ",
-                             type.name);
-    return names;
+    std::vector<std::string_view> names;
+    for (const oracle::BlockType& type : oracle::block_types()) names.push_back(type.name);
+    const std::string_view last = names.back();
+    names.pop_back();
+    return fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
 std::pair<VkattnDtype, VkattnDtype> parse_kv_dtypes(const std::string& text) {

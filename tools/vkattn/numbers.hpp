@@ -38,7 +38,7 @@ CLI::Validator real_validator(T most = std::numeric_limits<T>::max()) {
 std::optional<VkattnDtype> dtype_named(std::string_view text);
 // "q8_0", or "q8_0,f16" for key and value: types as above, or of blocks. Throws UsageError.
 std::pair<VkattnDtype, VkattnDtype> parse_kv_dtypes(const std::string& text);
-// Those of blocks and single bytes, in words.
+// Returns the names of the types of blocks and single bytes, as in "a, b or c".
 std::string stored_type_names();
 // Throws UsageError in the name of the argument.
 VkattnDtype parse_dtype_of(const std::string& argument, const std::string& text);
