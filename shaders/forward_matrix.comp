@@ -37,6 +37,10 @@
 //     finish;  where rowmax(S) > offset + 8: offset = rowmax(S), rescale;  P = 2^(S - offset)
 //     V -> shared;  O += P . V;  row_sum += rowsum(P)
 //
+// A workgroup of one subgroup (few query rows, as in decoding) has V where K was, and a barrier more before and behind
+// P . V. Its neighbours on the multiprocessor, of which there are more for that, work while it waits. As registers
+// allow it, K and V are both fetched a tile ahead.
+//
 //   O /= rowsum over invocations;  lse = ln 2 * (offset + log2(row_sum))
 //
 // Scores and offsets are in base 2 here. With a float mask they are natural (lib/scores.glsl).

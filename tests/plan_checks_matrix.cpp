@@ -138,7 +138,11 @@ uint64_t end_of_forward_map(const Problem& p, const Pipeline& pipeline) {
     const auto of = reader(pipeline);
     const HeadSteps h = head_steps(p, pipeline);
     const uint64_t keys = of("tile_kv"), m = of("matrix_m"), block = m * (of("matrix_n") / 4 | 1);
-    uint64_t end = keys * (half_stride(of("chunk")) + half_stride(h.out_span));
+    const uint64_t key_end = keys * half_stride(of("chunk")), value_end = keys * half_stride(h.out_span);
+    const bool padded = of("chunk") != p.head_dim_qk || h.out_span * of("slices") != p.head_dim_v;
+    const bool in_turn =
+        pipeline.module.has(core::macros::RUNNING_MAX) && subgroups_of(pipeline) == 1 && !padded;
+    uint64_t end = in_turn ? std::max(key_end, value_end) : key_end + value_end;
     if (is_turned(pipeline))  // rows of K, and of V transposed, an odd number of 8 bytes apart
         end = tiles_of(keys * (of("chunk") / 4 | 1) + h.out_span * (keys / 4 | 1), 2);
     const uint64_t lying = h.of_chunk - of("q_held_steps");

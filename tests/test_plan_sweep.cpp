@@ -30,7 +30,7 @@ struct Device {
 const std::vector<Device>& all_devices() {
     static const std::vector<Device> devices = [] {
         const std::vector<const char*> portable{"auto", "tiles", "rows", "materialized"},
-            dot{"tiles_dot", "rows_dot"}, matrix{"matrix", "auto", "matrix_khr"};
+            dot{"tiles_dot", "rows_dot"}, of_units{"matrix", "auto", "matrix_khr"};
         DeviceCaps few = smallest_device();
         few.max_workgroup_count = {7, 3, 5};
         few.max_invocations = 1024;  // more than a workgroup of one dimension may have
@@ -41,6 +41,9 @@ const std::vector<Device>& all_devices() {
             with_dots.caps.storage_16bit = with_dots.caps.dot_float16 = with_dots.caps.dot_bfloat16 = true;
         }
         for (const auto& [name, caps] : matrix_devices()) {
+            std::vector<const char*> matrix = of_units;
+            if (name == "nvidia_h200" || name == "lavapipe")
+                matrix.push_back("matrix_rows");  // it has rows there
             all.push_back({name + ", unknown layout", caps, matrix});
             all.push_back({name + ", known layout", probed(caps), matrix});
             all.push_back({name + ", another left operand", probed(caps, false), matrix});
@@ -92,7 +95,10 @@ std::string reason_of(const DeviceCaps& caps, const Problem& p, const Backward* 
         return b != nullptr ? first({"bytes of scratch", "grid", "too many dispatches"})
                             : baseline_obstacle(caps, p);
     }
-    if (o.kernel == "rows" && uint64_t{p.seqlen_q} * p.group_size > 4) return " query rows here";
+    const bool has_many_rows = uint64_t{p.seqlen_q} * p.group_size > 4;
+    if (o.kernel == "matrix_rows")
+        return first({"hold at most", "has no shape for", has_many_rows ? "query rows here" : "grid"});
+    if (o.kernel == "rows" && has_many_rows) return first({"query rows here", "too few registers"});
     if (o.kernel == "rows") return p.head_dim_v > 128 ? "too few registers" : "no tile shape fits";
     if (o.kernel.ends_with("_dot"))
         return first({"query rows here", "no tile shape fits", "too few registers"});
@@ -149,7 +155,7 @@ class Sweep {
     void add(const Device& device, const VkattnProblem& given, Options o, bool backward,
              const std::string& where) {
         const Problem p = resolved(given);
-        if (backward && o.kernel == "rows") o.kernel = "auto";
+        if (backward && (o.kernel == "rows" || o.kernel == "matrix_rows")) o.kernel = "auto";
         if (backward && o.kernel == "rows_dot") o.kernel = "tiles_dot";
         if (backward && (o.num_splits > 1 || is_long(p, o))) return;
         if (is_heavy(p) && !draws.one_in(backward ? 64 : 16)) return;
@@ -276,6 +282,7 @@ TEST_CASE("sweep: every device, feature and shape") {
     for (const char* name : {"tiles", "backward tiles", "rows", "tiles_dot", "backward tiles_dot", "rows_dot",
                              "matrix", "backward matrix", "matrix_khr", "backward matrix_khr"})
         sweep.check_planned(name, 1000);
+    sweep.check_planned("matrix_rows", 300);
     CHECK_GT(sweep.cut(), 1000);
 }
 

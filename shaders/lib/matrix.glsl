@@ -33,8 +33,19 @@ const uint V_ROWS = TILE_KV;
 const uint Q_STRIDE = MATRIX_STRIDE(Q_STAGED_STEPS * K) * UNIT;
 const uint P_STRIDE = MATRIX_STRIDE(TILE_KV);
 const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
-const uint POOL_V = TILE_KV * K_STRIDE;
-const uint POOL_Q = (POOL_V + V_ROWS * V_STRIDE + UNIT - 1) / UNIT * UNIT;
+// True if V takes the place of K in the pool. Rows with padding keep places of their own, because zeros are written
+// there once.
+#if defined(RUNNING_MAX) && !defined(TURNED)
+const bool SHARES_PLACE = MATRIX_SHARES_PLACE(SUBGROUPS, CHUNK, CHUNKS, HEAD_DIM_QK, OUT_SPAN, SLICES, HEAD_DIM_V);
+#else
+const bool SHARES_PLACE = false;
+#endif
+// True if registers hold both of the next tile, K and V.
+const bool BOTH_AHEAD = SHARES_PLACE ? CHUNK + OUT_SPAN <= 256 : false;
+const uint K_SIZE = TILE_KV * K_STRIDE, V_SIZE = V_ROWS * V_STRIDE;
+const uint POOL_V = SHARES_PLACE ? 0 : K_SIZE;
+const uint STAGED_SIZE = SHARES_PLACE && K_SIZE > V_SIZE ? K_SIZE : POOL_V + V_SIZE;
+const uint POOL_Q = (STAGED_SIZE + UNIT - 1) / UNIT * UNIT;
 const uint POOL_PLACE = POOL_Q + (Q_STAGED_STEPS == 0 ? 0 : TILE_Q * Q_STRIDE);
 const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? MATRIX_PLACES(M, N) : 0);
 const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;  // behind a block of floats, or in its place

@@ -27,11 +27,11 @@ uvec4 finite_part(uvec4 eight) {
 }
 void store_finite_v() {
     uint dropped = 0;
-    FOR_EACH(t, V_ITEMS) dropped |= nonfinite_any(value_operands(fetched[t]));
+    FOR_EACH(t, V_ITEMS) dropped |= nonfinite_any(value_operands(FETCHED_V[t]));
     if (dropped == 0) {
         store_v();
     } else {
-        STORE_V(finite_part(value_operands(fetched[t])))
+        STORE_V(finite_part(value_operands(FETCHED_V[t])))
         staged_nonfinite = 1;
     }
 }
@@ -77,6 +77,7 @@ void find_spoiled_rows(TileCursor c) {
 const bool DROPS_UNSEEN = HIDES_KEYS && !ISOLATES_ROWS;  // keys of V
 
 void loop_with_running_maximum(inout TileCursor c) {
+    if (BOTH_AHEAD) fetch_v(tile_at(c.v, c.k.first), c.first_dim);
     [[dont_unroll]] while (c.k.first < c.end_key) {
         if (DROPS_UNSEEN) forget_seen();
         begin_scores();
@@ -89,7 +90,8 @@ void loop_with_running_maximum(inout TileCursor c) {
             }
             barrier();
             if (chunk + 1 < CHUNKS) fetch_k(c.k, chunk + 1);
-            else fetch_v(tile_at(c.v, c.k.first), c.first_dim);
+            else if (!BOTH_AHEAD) fetch_v(tile_at(c.v, c.k.first), c.first_dim);
+            else if (next_first(c) < c.end_key) fetch_k(tile_at(c.k, next_first(c)), 0);
             multiply_qk(0);
         }
         const bool finish = needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first), !c.is_plain);
@@ -101,14 +103,20 @@ void loop_with_running_maximum(inout TileCursor c) {
         if (DROPS_UNSEEN) {
             mark_seen();
             barrier();
+        } else if (SHARES_PLACE) {
+            barrier();
         }
         if (ISOLATES_ROWS) store_finite_v();
         else if (DROPS_UNSEEN) store_seen_v();
         else store_v();
         go_on(c, tile_at(c.k, next_first(c)));
         barrier();
-        if (c.k.first < c.end_key) fetch_k(c.k, 0);
+        if (c.k.first < c.end_key) {
+            if (BOTH_AHEAD) fetch_v(tile_at(c.v, c.k.first), c.first_dim);
+            else fetch_k(c.k, 0);
+        }
         multiply_pv(0);
+        if (SHARES_PLACE) barrier();
     }
 }
 

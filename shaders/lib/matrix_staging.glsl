@@ -13,7 +13,15 @@ const uint PATCHES = TILE_KV / TURNED_KEYS * V_VECS, V_ITEMS = MATRIX_STEPS(PATC
 #else
 const uint V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
 #endif
+#if defined(RUNNING_MAX) && !defined(TURNED)
+STORED8 fetches[BOTH_AHEAD ? 2 : 1][K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
+#define FETCHED_K fetches[0]
+#define FETCHED_V fetches[BOTH_AHEAD ? 1 : 0]
+#else
 STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
+#define FETCHED_K fetched
+#define FETCHED_V fetched
+#endif
 
 #define STAGED_ROWS TILE_KV
 #include "lib/matrix_fetch.glsl"
@@ -21,36 +29,36 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
 const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
-    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, chunk * CHUNK, key_row(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
+    FETCH_BY(fetch_key8, FETCHED_K, K_ITEMS, K_VECS, chunk * CHUNK, key_row(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
 }
 
 #ifdef TURNED
 #include "lib/matrix_turned_staging.glsl"
 #else
 void fetch_v(Rows v, uint first_dim) {
-    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, value_row(v, v.first + row), HEAD_DIM_V, WHOLE_V)
+    FETCH_BY(fetch_value8, FETCHED_V, V_ITEMS, V_VECS, first_dim, value_row(v, v.first + row), HEAD_DIM_V, WHOLE_V)
 }
 #ifdef MIXED
 void fetch_inner_k(Rows k) {
-    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, 0, key_row_of_whole_tile(k, row), HEAD_DIM_QK, WHOLE_K)
+    FETCH_BY(fetch_key8, FETCHED_K, K_ITEMS, K_VECS, 0, key_row_of_whole_tile(k, row), HEAD_DIM_QK, WHOLE_K)
 }
 void fetch_inner_v(Rows v, uint first_dim) {
-    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, value_row_of_whole_tile(v, row), HEAD_DIM_V, WHOLE_V)
+    FETCH_BY(fetch_value8, FETCHED_V, V_ITEMS, V_VECS, first_dim, value_row_of_whole_tile(v, row), HEAD_DIM_V, WHOLE_V)
 }
 #else
-void fetch_inner_k(Rows k) { FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
-void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(fetched, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+void fetch_inner_k(Rows k) { FETCH_INNER(FETCHED_K, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
+void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(FETCHED_V, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
 #endif
 void find_offsets(Rows k, Rows v, uint first_dim) {}
 #define STORE_V(value) STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, value)
 #endif
 
-void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, key_operands(fetched[t])) }
-void store_v() { STORE_V(value_operands(fetched[t])) }
+void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, key_operands(FETCHED_K[t])) }
+void store_v() { STORE_V(value_operands(FETCHED_V[t])) }
 
 bool is_seen(uint key);  // lib/matrix_mask.glsl
-void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? key_operands(fetched[t]) : uvec4(0)) }
-void store_seen_v() { STORE_V(is_seen(row) ? value_operands(fetched[t]) : uvec4(0)) }
+void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? key_operands(FETCHED_K[t]) : uvec4(0)) }
+void store_seen_v() { STORE_V(is_seen(row) ? value_operands(FETCHED_V[t]) : uvec4(0)) }
 
 // Zeros where tiles of K and V have more head dims than the tensors.
 void clear_padding() {

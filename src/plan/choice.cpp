@@ -24,6 +24,7 @@ constexpr const char* takes_no_float32 = "it rounds no float32";
 // D64, N 512 (docs/tuning.md).
 constexpr ForwardKernel forward_kernels[] = {
     {"rows_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_rows_dot},
+    {"matrix_rows", nullptr, nullptr, no_matrix_unit, plan_forward_matrix_rows},
     {"rows", nullptr, nullptr, nullptr,
      plan_forward_rows},  // bound by loads, so that rounding would gain nothing
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},

@@ -203,7 +203,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (options.batch_invariant && options.num_splits > 1)
         return invalid("options.num_splits",
                        "splits of the keys depend on seqlen_kv, batch_invariant forbids that");
-    const bool matrix = kind == KernelKind::matrix || kind == KernelKind::matrix_khr;
+    const bool matrix =
+        kind == KernelKind::matrix || kind == KernelKind::matrix_khr || kind == KernelKind::matrix_rows;
     const bool dot = kind == KernelKind::rows_dot || kind == KernelKind::tiles_dot;
     if (problem.has_mixed_types() && dot) return unsupported("", needs_one_type);
     const Result<TileChoice> tiles =
@@ -282,6 +283,11 @@ Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, c
 Result<Plan> plan_forward_rows_dot(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     if (const auto ok = check_dot_products(caps, problem.dtype); !ok) return ok.failure();
     return plan_rows(caps, problem, options, KernelKind::rows_dot);
+}
+
+Result<Plan> plan_forward_matrix_rows(const DeviceCaps& caps, const Problem& problem,
+                                      const Options& options) {
+    return plan_rows(caps, problem, options, KernelKind::matrix_rows);
 }
 
 Result<Plan> plan_forward_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options) {

@@ -21,6 +21,7 @@ using BackwardKernel = KernelRow<Problem, Backward>;
 
 Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_rows_dot(const DeviceCaps&, const Problem&, const Options&);
+Result<Plan> plan_forward_matrix_rows(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_matrix(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_matrix_khr(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);

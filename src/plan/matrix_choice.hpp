@@ -109,9 +109,11 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
     if (std::string why_not = d.why_not(); !why_not.empty()) return unsupported(field, std::move(why_not));
     const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
+    bool is_any_for_device = false;
     uint32_t most = 0;  // largest head dim of a row for such a problem
     for (const auto& row : rows) {
         if (!is_for(row.device, kind_of(d.caps)) || d.caps.simd_registers < row.simd_registers) continue;
+        is_any_for_device = true;
         for (const MatrixShape& shape : d.caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(d.caps))) continue;
             auto n = row_on_shape(d, row.numbers, shape, khr);
@@ -131,6 +133,7 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
             return tiles;
         }
     }
+    if (!is_any_for_device) return unsupported("", "it has no tuning row for this kind of device");
     if (most != 0 && head_dim > most)
         return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
     return unsupported(field, why);

@@ -17,6 +17,7 @@ namespace vkattn::core {
 enum class KernelKind {
     rows,
     rows_dot,
+    matrix_rows,
     tiles,
     tiles_dot,
     matrix,
@@ -114,6 +115,8 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
 // True if the query heads of a group share tiles, because one head's rows would not fill a tile: keys and values are
 // then read once. Packed rows lie densely in scratch, within 31-bit offsets.
 bool packs(const Problem& p, uint32_t tile_q);
+// Says that a kernel is for so many query rows of a key head at most.
+std::string too_many_rows(uint64_t most, uint32_t group_size);
 
 // "threads=256,lanes=16,...", the form that options.tuning takes.
 std::string to_text(const TileNumbers& numbers);

@@ -79,8 +79,10 @@ std::vector<Case> with_matrix_cases(std::vector<Case> cases) {
     for (size_t i = 0, given = cases.size(); i < given; i++) {
         Case c = cases[i];
         if (c.kernel != "auto" || !c.tuning.empty() || c.problem.dtype != VKATTN_DTYPE_FLOAT16) continue;
-        c.kernel = "matrix";
-        c.text += " kernel=matrix";
+        const bool has_few_rows =
+            uint64_t{c.problem.seqlen_q} * c.problem.num_heads_q <= 16u * c.problem.num_heads_kv;
+        c.kernel = has_few_rows ? "matrix_rows" : "matrix";
+        c.text += " kernel=" + c.kernel;
         Case without_limit = c;  // which run_case raises
         without_limit.max_dispatch_flops = 0;
         if (core_plan_of(caps, without_limit, false)) cases.push_back(c);

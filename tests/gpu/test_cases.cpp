@@ -74,6 +74,7 @@ FORWARD_SECTION("rounding")
 FORWARD_SECTION("not finite")
 
 TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "matrix", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "few rows on matrix units", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "block maps on matrix units", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "not finite on matrix units", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "matrix bfloat16", VKATTN_DTYPE_BFLOAT16)

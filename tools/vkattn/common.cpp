@@ -133,9 +133,9 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--alibi-of", alibi_of,
                    "What the slopes of --alibi are applied to: distance (default) or mask, a float one");
     app.add_option("--block-size", block_size, "ROWS,KEYS of a block of --block-map; default 128,128");
-    app.add_option(
-        "--kernel", kernel,
-        "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
+    app.add_option("--kernel", kernel,
+                   "auto, or the kernel to use: rows_dot, matrix_rows, rows, matrix, matrix_khr, tiles_dot, "
+                   "tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
     app.add_option(
            "--module", modules,

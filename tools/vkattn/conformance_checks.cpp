@@ -112,7 +112,9 @@ struct Maker {
         checks.push_back(std::move(check));
     }
 
-    static bool is_of_forward(std::string_view kernel) { return kernel.starts_with("rows"); }
+    static bool is_of_forward(std::string_view kernel) {
+        return kernel.starts_with("rows") || kernel.ends_with("rows");
+    }
 
     // The kernels that a level forces beside the planner's own choice. The smoke level forces none: sections of their
     // own run the matrix kernels, whose backward takes lavapipe 12 s to compile.
@@ -122,8 +124,8 @@ struct Maker {
             if (c.problem.dtype == VKATTN_DTYPE_FLOAT16) add(feature, pass, c, "matrix");
             return;
         }
-        for (const char* kernel :
-             {"rows", "tiles", "matrix", "matrix_khr", "rows_dot", "tiles_dot", "materialized"})
+        for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "rows_dot", "matrix_rows",
+                                   "tiles_dot", "materialized"})
             if (!pass.backward || !is_of_forward(kernel)) add(feature, pass, c, kernel);
     }
 
