@@ -252,7 +252,8 @@ typedef struct VkattnOptions {
     uint32_t batch_invariant;
     /* Of float32 problems; of others the storage type, which changes nothing. Asked for, it means the matrix units:
      * where they cannot serve the problem it is UNSUPPORTED, not slower. Only few query rows, whose time goes into
-     * loads, keep the kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by name.
+     * loads, may keep the kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by
+     * name.
      * A backward rounds for head dims up to 256 at most, fewer where registers are. It wants the lse of a forward that
      * has rounded too: with another one its weights sum to 1 but for the rounding of a score. */
     VkattnPrecision precision;

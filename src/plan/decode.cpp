@@ -1,7 +1,7 @@
 // This file plans to decode keys once, to a dense tensor in scratch, if many query rows see them. The forward is then
-// the one for 16 bits. Otherwise each workgroup decodes all of its keys while it stages them. That took 0.74 of 2.38 ms
-// for q8_0 on an H200 (D128, N 4,096, batch 2, 8 kv heads of 16,384 query rows each: docs/performance.md). Decoding
-// once was not measured: it moves 51 MB there, which that GPU copies in 0.013 ms, and takes two dispatches more.
+// the one for 16 bits. Otherwise each workgroup decodes all of its keys while it stages them. With q8_0 on an H200 (D128,
+// N 4,096, batch 2, 8 kv heads of 16,384 query rows each: docs/performance.md) that took 2.38 ms where float16 takes
+// 1.65, and decoding once takes 1.66 ms.
 #include "decode.hpp"
 
 #include <algorithm>
@@ -14,9 +14,10 @@
 namespace vkattn::core {
 namespace {
 
-// The least number of query rows of a kv head for which keys are decoded once. It is an estimate, not measured: by the
-// figures above, and if dispatches and barrier take 10 us, both ways take as long with 500 rows.
-constexpr uint64_t least_rows = 1024;
+// The least number of query rows of a kv head for which keys are decoded once. H200, q8_0, D128, N 16,384, 2 batches of
+// 8 kv heads: with 256 rows 0.198 ms, where decoding while staging took 0.182; with 512 rows 0.292 instead of 0.341.
+// Between these both grow evenly, so that they meet at about 320 rows.
+constexpr uint64_t least_rows = 384;
 
 constexpr int of_key = 1, of_value = 2;  // tensors of a problem
 
