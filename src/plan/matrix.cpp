@@ -50,6 +50,10 @@ constexpr MatrixRow rows[] = {
     // H200, bfloat16: 305.
     {"nvidia-wide-bf16", Device::nvidia_driver, 128, 2,
      in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 32, .q_held = 112, .halves = 2}), USE_WIDE | USE_BF16},
+    // H200, N 16,384, batch 4, 32 and 8 heads, D128: 0.103 ms with 32 query rows of a key head, and 0.106 with 64. The
+    // row for any number of them took 0.124 and 0.127 ms.
+    {"nvidia-64-rows", Device::nvidia_driver, 128, 2,
+     in_groups({.subgroups = 4, .row_blocks = 1, .tile_kv = 32, .q_held = 128}), USE_WIDE | USE_64_ROWS},
     // H200: 326 at D80.
     {"nvidia-wide-d80", Device::nvidia_driver, 80, 2,
      in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 64, .q_held = 80, .halves = 2}), USE_WIDE},
@@ -124,28 +128,24 @@ constexpr MatrixRow rows[] = {
 // Rows of the kernel matrix_rows. A workgroup is one subgroup, which has all query rows of a kv head, so that V takes
 // the place of K in shared memory and a multiprocessor has room for many workgroups.
 constexpr uint64_t most_few_rows = 16;
+// clang-format off
 constexpr MatrixRow few_rows[] = {
-    // H200, float16, one query token, N 65,536, batch 8, 8 kv heads: 0.494 ms with 4 query heads each, and with 8. The
-    // kernel `rows` took 0.531 and 3.91 ms. 8 workgroups fit a multiprocessor, and 24 splits instead of 16 or 32 leave
-    // some of them idle: 0.535 ms. With tiles of 32 keys: 0.575 ms.
-    {"nvidia-few-rows",
-     Device::nvidia_driver,
-     128,
-     8,
+    // H200, float16, one query token, N 65,536, batch 8, 32 and 8 heads: 0.252 ms, because 15 workgroups fit a
+    // multiprocessor and 30 splits make as many. With 32 splits it takes 0.266, with 16 0.275 ms.
+    {"nvidia-few-rows-d64", Device::nvidia_driver, 64, 15,
+     {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 64, .running = 1}},
+    // The same at D128: 0.494 ms, and 0.495 with 64 query heads. The kernel `rows` took 0.531 and 3.91 ms. 8 workgroups
+    // fit a multiprocessor: with 24 splits, 12 of them, it takes 0.535 ms. With tiles of 32 keys: 0.575 ms.
+    {"nvidia-few-rows", Device::nvidia_driver, 128, 8,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 128, .running = 1}},
-    // H200, float16, one token, N 32,768, batch 8, 32 and 8 heads: 0.913 ms, and 0.965 with q_held=128.
-    {"nvidia-few-rows-d256",
-     Device::nvidia_driver,
-     256,
-     4,
+    // N 32,768: 0.913 ms, and 0.965 with q_held=128.
+    {"nvidia-few-rows-d256", Device::nvidia_driver, 256, 4,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 0, .running = 1}},
     // It is for tests.
-    {"cpu-few-rows",
-     Device::cpu,
-     128,
-     1,
+    {"cpu-few-rows", Device::cpu, 256, 1,
      {.subgroups = 1, .row_blocks = 2, .tile_kv = 16, .q_held = 128, .running = 1}},
 };
+// clang-format on
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
@@ -216,7 +216,10 @@ struct ForwardDirection : MatrixDirection {
         n.halves = 1;
         return set_numbers(n, options.tuning, fields());
     }
-    uint32_t uses_of(const MatrixNumbers& n) const { return core::uses_of(problem, n); }
+    uint32_t uses_of(const MatrixNumbers& n) const {
+        const bool has_few_rows = uint64_t{problem.seqlen_q} * problem.group_size <= 64;
+        return core::uses_of(problem, n) | (has_few_rows && !options.batch_invariant ? USE_64_ROWS : 0);
+    }
     std::string malformed(const MatrixNumbers& n) const {
         const MatrixShape& s = n.shape;
         if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)

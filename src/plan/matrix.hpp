@@ -115,6 +115,8 @@ constexpr uint32_t USE_FLOAT32 = 128;       // storage is float32; only the back
 constexpr uint32_t USE_LAGGING = 512;  // pairs of subgroups of the backward may lag, and most tiles are plain
 constexpr uint32_t USE_UNEVEN =
     1024;  // some rows see fewer keys than others; only the backward has rows for it
+constexpr uint32_t USE_64_ROWS =
+    2048;  // a key head has at most 64 query rows, which the numbers may depend on
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
