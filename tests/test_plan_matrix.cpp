@@ -34,6 +34,27 @@ TEST_CASE("matrix: a row for which the device has no room is passed over, and na
     CHECK(refusal(tuning("level=0", "matrix")).starts_with("options.tuning: "));
 }
 
+TEST_CASE("matrix: up to 16 query rows of a key head have a kernel of their own on NVIDIA's driver") {
+    const DeviceCaps h200 = probed(matrix_device("nvidia_h200")), amd = probed(matrix_device("amd_gfx1201"));
+    const auto decoding = [](uint32_t tokens) {
+        return resolved(
+            make_problem({128, 128}, {1, 16, 2, tokens, 700}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    };
+    CHECK_EQ(planned(h200, decoding(1)).kernel, "matrix_rows");
+    CHECK_EQ(planned(h200, decoding(2)).kernel, "matrix_rows");
+    CHECK_EQ(planned(h200, decoding(3)).kernel, "matrix");
+    Options invariant;
+    invariant.batch_invariant = true;
+    CHECK_EQ(planned(h200, decoding(1), invariant).kernel, "matrix");
+    DeviceCaps failed = h200;
+    failed.verdicts.push_back(
+        {false, "matrix_rows", VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_FLOAT16, "out[0] is 2 instead of 1"});
+    CHECK_EQ(planned(failed, decoding(1)).kernel, "rows");
+    const auto refused = make_plan(amd, decoding(1), kernel("matrix_rows"));
+    REQUIRE(!refused);
+    CHECK_EQ(refused.failure().message, "it has no tuning row for this kind of device");
+}
+
 namespace {
 
 // What a probe of a 16x16x16 unit with 32 invocations would write, by a function from (matrix, invocation,
