@@ -186,7 +186,7 @@ TEST_CASE_FIXTURE(Abi, "a tuning row that the driver has refused is not planned 
 
 TEST_CASE("the header's names of kernels are the planner's") {
     const std::vector<std::string> forward = {
-        VKATTN_KERNEL_ROWS_DOT,  VKATTN_KERNEL_ROWS,  VKATTN_KERNEL_MATRIX,      VKATTN_KERNEL_MATRIX_KHR,
-        VKATTN_KERNEL_TILES_DOT, VKATTN_KERNEL_TILES, VKATTN_KERNEL_MATERIALIZED};
+        VKATTN_KERNEL_ROWS_DOT,   VKATTN_KERNEL_MATRIX_ROWS, VKATTN_KERNEL_ROWS,  VKATTN_KERNEL_MATRIX,
+        VKATTN_KERNEL_MATRIX_KHR, VKATTN_KERNEL_TILES_DOT,   VKATTN_KERNEL_TILES, VKATTN_KERNEL_MATERIALIZED};
     CHECK(core::kernel_names() == forward);
 }
