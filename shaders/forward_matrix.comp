@@ -37,9 +37,9 @@
 //     finish;  where rowmax(S) > offset + 8: offset = rowmax(S), rescale;  P = 2^(S - offset)
 //     V -> shared;  O += P . V;  row_sum += rowsum(P)
 //
-// A workgroup of one subgroup (few query rows, as in decoding) has V where K was, and a barrier more before and behind
-// P . V. Its neighbours on the multiprocessor, of which there are more for that, work while it waits. As registers
-// allow it, K and V are both fetched a tile ahead.
+// A workgroup of one subgroup (few query rows, as in decoding) stages V where K was, if no row has padding and K is
+// staged as a whole: there is a barrier more before V is staged and behind P . V. A multiprocessor has room for more of
+// them then, which work while it waits. Where registers allow it, K and V are both fetched a tile ahead.
 //
 //   O /= rowsum over invocations;  lse = ln 2 * (offset + log2(row_sum))
 //
@@ -50,7 +50,7 @@
 // splits.
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
-//   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is staged
+//   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V (or in the place of K)    TILE_Q x what of Q is staged
 //   places    0, 1, 2 ... to the larger of M and N, as floats, where the layout of accumulators is not known
 //   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where the
 //             layout is not known, or P goes through shared memory

@@ -201,7 +201,7 @@ void add_h200(std::vector<std::string>& lines) {
     on.forward("rejected row", p, rejected);
 }
 
-// float32 that is rounded: few rows and what is named keep float32, all else is refused.
+// float32 that is rounded: few rows may keep float32 and what is named does, all else is refused.
 void add_precision(std::vector<std::string>& lines) {
     const VkattnProblem p = given(f32, d64, many), one = given(f32, d64, few);
     for (const auto& [name, caps] : {std::pair{"H200 rounds", matrix_device("nvidia_h200")},

@@ -332,7 +332,8 @@ TEST_CASE("faults: forward of the portable kernels") {
           forward("parts", cpu, given(d128, {2, 8, 2, 300, 3000, true, 900}), in_parts(kernel("tiles"))),
           forward("cut", h200, given(d64, square(2, 4, 2048)), limited(1'000'000'000)),
           forward("invariant", cpu, given(d64, {2, 8, 2, 40, 3000}, f16), invariant({})),
-          forward("rows", h200, given(d128, decode, f16)),
+          forward("rows", h200, given(d128, decode, f16), kernel("rows")),
+          forward("rows on matrix units", h200, given(d128, decode, f16)),
           forward("rows in parts", cpu, given(d64, decode), in_parts({})),
           forward("slopes and sinks, in parts", cpu, with_sinks(with_slopes(given(d64, decode))),
                   in_parts({}))})

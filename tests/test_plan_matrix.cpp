@@ -50,9 +50,17 @@ TEST_CASE("matrix: up to 16 query rows of a key head have a kernel of their own 
     failed.verdicts.push_back(
         {false, "matrix_rows", VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_FLOAT16, "out[0] is 2 instead of 1"});
     CHECK_EQ(planned(failed, decoding(1)).kernel, "rows");
+    // A CPU takes it where it is named.
+    const Problem f32 = resolved(make_problem({64, 64}, {1, 2, 2, 1, 700}));
+    Options rounds;
+    rounds.precision = VKATTN_PRECISION_FLOAT16;
+    CHECK_EQ(planned(matrix_device("lavapipe"), f32, rounds).kernel, "rows");
+    rounds.kernel = "matrix_rows";
+    CHECK_EQ(planned(matrix_device("lavapipe"), f32, rounds).kernel, "matrix_rows");
     const auto refused = make_plan(amd, decoding(1), kernel("matrix_rows"));
     REQUIRE(!refused);
     CHECK_EQ(refused.failure().message, "it has no tuning row for this kind of device");
+    CHECK_EQ(refused.failure().field, "options.kernel");
 }
 
 namespace {

@@ -185,8 +185,8 @@ TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one 
                                      {"\xc3\xa4", "'?\?'"},
                                      {longest, "'" + longest.substr(0, 40) + "...'"}}) {
         check_says(answer(Way::forward, caps, p, kernel(text.c_str())), "INVALID options.kernel", says);
-        for (const char* name :
-             {"tiles", "rows", "matrix", "matrix_khr", "rows_dot", "tiles_dot", "materialized"})
+        for (const char* name : {"tiles", "rows", "matrix", "matrix_khr", "matrix_rows", "rows_dot",
+                                 "tiles_dot", "materialized"})
             for (const std::string& item : {text, "subgroups=" + text, "threads=" + text})
                 for (const Way way : both) {
                     const auto plan = plan_of(way, caps, p, tuning(item, name));

@@ -317,7 +317,7 @@ typedef struct VkattnBackward {
 #define VKATTN_KERNEL_ROWS "rows"     /* forward: few query rows over many keys, as in decoding */
 #define VKATTN_KERNEL_TILES "tiles"   /* forward and backward: float32 arithmetic, on every device */
 #define VKATTN_KERNEL_MATRIX "matrix" /* forward and backward: 16-bit operands on matrix units */
-/* forward: up to 16 query rows of a key head, on matrix units */
+/* forward: up to 16 query rows of a key head, on matrix units; on NVIDIA's driver and, if it is named, on CPUs */
 #define VKATTN_KERNEL_MATRIX_ROWS "matrix_rows"
 /* `rows` (forward) and `tiles` (forward and backward) with 16-bit dot products, of 16-bit problems */
 #define VKATTN_KERNEL_ROWS_DOT "rows_dot"

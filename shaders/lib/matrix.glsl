@@ -40,8 +40,8 @@ const bool SHARES_PLACE = MATRIX_SHARES_PLACE(SUBGROUPS, CHUNK, CHUNKS, HEAD_DIM
 #else
 const bool SHARES_PLACE = false;
 #endif
-// True if registers hold both of the next tile, K and V. Blocks as they are stored take more registers than 16-bit
-// elements do, so that fewer workgroups fit a multiprocessor then (H200, q8_0, one token: 0.600 instead of 0.525 ms).
+// True if registers hold both of the next tile, K and V. In modules of mixed types an element may take more registers,
+// and there this is a loss (H200, q8_0, one token: 0.600 instead of 0.523 ms).
 #ifdef MIXED
 const bool BOTH_AHEAD = false;
 #else

@@ -47,7 +47,9 @@ void fetch_inner_v(Rows v, uint first_dim) {
 }
 #else
 void fetch_inner_k(Rows k) { FETCH_INNER(FETCHED_K, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
-void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(FETCHED_V, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+void fetch_inner_v(Rows v, uint first_dim) {
+    FETCH_INNER(FETCHED_V, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V)
+}
 #endif
 void find_offsets(Rows k, Rows v, uint first_dim) {}
 #define STORE_V(value) STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, value)

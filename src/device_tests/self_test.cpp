@@ -154,7 +154,7 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
         if (!plan || verdict_on(caps, test.backward, plan->kernel, test.dtype, plan->operands) != nullptr)
             return;
         KernelVerdict verdict{test.backward, plan->kernel, test.dtype, plan->operands, ""};
-        // The kernel of few rows does not round, so that several precisions come to the same test.
+        // The kernel `rows` does not round, so that several precisions come to the same test.
         const bool is_there = std::ranges::any_of(pending, [&](const PlannedTest& other) {
             return other.test.rows == test.rows && is_of(other.verdict, verdict);
         });

@@ -26,7 +26,7 @@ constexpr ForwardKernel forward_kernels[] = {
     {"rows_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_rows_dot},
     {"matrix_rows", nullptr, nullptr, no_matrix_unit, plan_forward_matrix_rows},
     {"rows", nullptr, nullptr, nullptr,
-     plan_forward_rows},  // bound by loads, so that rounding would gain nothing
+     plan_forward_rows},  // bound by loads on most devices, so that rounding would gain nothing
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_forward_matrix_khr},
     {"tiles_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_tiles_dot},

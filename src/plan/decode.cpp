@@ -1,7 +1,7 @@
 // This file plans to decode keys once, to a dense tensor in scratch, if many query rows see them. The forward is then
-// the one for 16 bits. Otherwise each workgroup decodes all of its keys while it stages them. With q8_0 on an H200 (D128,
-// N 4,096, batch 2, 8 kv heads of 16,384 query rows each: docs/performance.md) that took 2.38 ms where float16 takes
-// 1.65, and decoding once takes 1.66 ms.
+// the one for 16 bits. Otherwise each workgroup decodes all of its keys while it stages them. With q8_0 on an H200
+// (D128, N 4,096, batch 2, 8 kv heads of 16,384 query rows each: docs/performance.md) that took 2.38 ms where float16
+// takes 1.65, and decoding once takes 1.66 ms.
 #include "decode.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The forward kernels, `rows` for few query rows, `tiles`, and `matrix` on matrix units: over all keys at once, or
-// over splits of them, whose results combine.comp merges.
+// The forward kernels, `rows` and `matrix_rows` for few query rows, `tiles`, and `matrix` on matrix units: over all
+// keys at once, or over splits of them, whose results combine.comp merges.
 #include <algorithm>
 #include <cstddef>
 
@@ -268,7 +268,7 @@ Result<Plan> plan_matrix(const DeviceCaps& caps, const Problem& problem, const O
 
 Result<Plan> plan_rows(const DeviceCaps& caps, const Problem& problem, const Options& options,
                        KernelKind kind) {
-    // This kernel sums in another order than the tile kernel, which may get the same row in another batch.
+    // Kernels for few rows sum in another order than the others, which may get the same row in another batch.
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
     return plan_forward(caps, problem, options, kind);
@@ -287,6 +287,8 @@ Result<Plan> plan_forward_rows_dot(const DeviceCaps& caps, const Problem& proble
 
 Result<Plan> plan_forward_matrix_rows(const DeviceCaps& caps, const Problem& problem,
                                       const Options& options) {
+    if (caps.type == DeviceType::cpu && !is_named(options))
+        return unsupported("", "CPUs have no matrix unit, `rows` is faster");
     return plan_rows(caps, problem, options, KernelKind::matrix_rows);
 }
 

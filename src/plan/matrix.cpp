@@ -193,12 +193,6 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
 }
 
 struct ForwardDirection : MatrixDirection {
-    bool of_few_rows = false;  // the kernel is matrix_rows
-
-    std::string why_not() const {
-        const bool too_many = of_few_rows && uint64_t{problem.seqlen_q} * problem.group_size > most_few_rows;
-        return too_many ? too_many_rows(most_few_rows, problem.group_size) : "";
-    }
     MatrixNumbers on_shape(const MatrixNumbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         MatrixNumbers n = put_on_shape(caps, problem, row, shape, khr, turned);
         const bool masked = hides_keys(problem);
@@ -218,7 +212,7 @@ struct ForwardDirection : MatrixDirection {
     }
     uint32_t uses_of(const MatrixNumbers& n) const {
         const bool has_few_rows = uint64_t{problem.seqlen_q} * problem.group_size <= 64;
-        return core::uses_of(problem, n) | (has_few_rows && !options.batch_invariant ? USE_64_ROWS : 0);
+        return core::uses_of(problem, n) | (has_few_rows ? USE_64_ROWS : 0);
     }
     std::string malformed(const MatrixNumbers& n) const {
         const MatrixShape& s = n.shape;
@@ -364,8 +358,12 @@ std::string to_text(const MatrixNumbers& n) {
 
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                  KernelKind kind) {
-    if (kind == KernelKind::matrix_rows)
-        return choose_on_matrices(ForwardDirection{{caps, p, options}, true}, few_rows, false);
+    if (kind == KernelKind::matrix_rows) {
+        if (uint64_t{p.seqlen_q} * p.group_size > most_few_rows)
+            return unsupported(is_named(options) ? "options.kernel" : "",
+                               too_many_rows(most_few_rows, p.group_size));
+        return choose_on_matrices(ForwardDirection{{caps, p, options}}, few_rows, false);
+    }
     return choose_on_matrices(ForwardDirection{{caps, p, options}}, rows, kind == KernelKind::matrix_khr);
 }
 

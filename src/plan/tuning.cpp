@@ -552,8 +552,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         why = fmt::format("row {}: {}", row.name, why);
     }
     if (why.empty()) {
-        const bool is_named = !options.kernel.empty() && options.kernel != "auto";
-        return unsupported(is_named ? "options.kernel" : "",
+        return unsupported(is_named(options) ? "options.kernel" : "",
                            few_enough ? "on this device it has too few registers for such head dims"
                                       : too_many_rows(most_rows, problem.group_size));
     }

@@ -46,6 +46,11 @@ constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t row
     return {.threads = threads, .lanes = lanes, .rows = rows, .prefetch = prefetch, .unroll = unroll};
 }
 
+// True if the caller asks for a kernel by its name.
+inline bool is_named(const Options& options) {
+    return !options.kernel.empty() && options.kernel != "auto";
+}
+
 struct TuningRow {
     const char* name;
     DeviceKind device;

@@ -23,7 +23,7 @@ constexpr const char* tuning_names[] = {"threads",     "lanes",          "rows",
                                         "mask_walked", "mask_chunks",    "min_group_workgroups"};
 constexpr const char* kernels[] = {"",           "auto",      "rows",         "matrix",
                                    "matrix_khr", "tiles",     "materialized", "?",
-                                   "combine",    "tiles_dot", "rows_dot"};
+                                   "combine",    "tiles_dot", "rows_dot",     "matrix_rows"};
 
 std::string tuning_of(Bytes& bytes) {
     if (bytes.one_in(64)) return bytes.ConsumeRandomLengthString(400);

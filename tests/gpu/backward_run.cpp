@@ -24,7 +24,7 @@ std::vector<float> normals(size_t count, uint32_t seed, VkattnDtype dtype) {
 void use_own_forward(Device& device, VkattnContext* context, Case c, const std::string& kernel,
                      std::span<BackwardInputs> all) {
     c.tuning.clear();  // it is of the backward's kernel
-    // Few rows have a kernel that does not round.
+    // Few rows may have a kernel that does not round.
     if (c.precision != VKATTN_PRECISION_STORAGE) c.kernel = kernel;
     const Plan plan = plan_of(context, with_possible_limit(context, c));
     const Outcome outcome = Forward(device, plan, c, all[0].forward).run(plan).result;

@@ -81,11 +81,17 @@ std::vector<Case> with_matrix_cases(std::vector<Case> cases) {
         if (c.kernel != "auto" || !c.tuning.empty() || c.problem.dtype != VKATTN_DTYPE_FLOAT16) continue;
         const bool has_few_rows =
             uint64_t{c.problem.seqlen_q} * c.problem.num_heads_q <= 16u * c.problem.num_heads_kv;
-        c.kernel = has_few_rows ? "matrix_rows" : "matrix";
-        c.text += " kernel=" + c.kernel;
-        Case without_limit = c;  // which run_case raises
-        without_limit.max_dispatch_flops = 0;
-        if (core_plan_of(caps, without_limit, false)) cases.push_back(c);
+        const auto add = [&](const char* kernel) {
+            Case other = c;
+            other.kernel = kernel;
+            other.text += fmt::format(" kernel={}", kernel);
+            Case without_limit = other;  // which run_case raises
+            without_limit.max_dispatch_flops = 0;
+            const bool is_planned = static_cast<bool>(core_plan_of(caps, without_limit, false));
+            if (is_planned) cases.push_back(other);
+            return is_planned;
+        };
+        if (!has_few_rows || !add("matrix_rows")) add("matrix");
     }
     return cases;
 }
