@@ -97,7 +97,8 @@ std::string reason_of(const DeviceCaps& caps, const Problem& p, const Backward* 
     }
     const bool has_many_rows = uint64_t{p.seqlen_q} * p.group_size > 4;
     if (o.kernel == "matrix_rows")
-        return first({"hold at most", "has no shape for", has_many_rows ? "query rows here" : "grid"});
+        return first(
+            {"registers for at most", "has no shape for", has_many_rows ? "query rows here" : "grid"});
     if (o.kernel == "rows" && has_many_rows) return first({"query rows here", "too few registers"});
     if (o.kernel == "rows") return p.head_dim_v > 128 ? "too few registers" : "no tile shape fits";
     if (o.kernel.ends_with("_dot"))

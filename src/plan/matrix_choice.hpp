@@ -137,7 +137,9 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
         return unsupported(is_named(d.options) ? "options.kernel" : "",
                            "it has no tuning row for this kind of device");
     if (most != 0 && head_dim > most)
-        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
+        return unsupported(
+            field,
+            fmt::format("its tuning rows for this device have registers for at most {} head dims", most));
     return unsupported(field, why);
 }
 
