@@ -349,7 +349,8 @@ TEST_CASE("gate: matrix kernels are built with the layouts that devices are know
         const Table table = load(kept_tables / (std::string(device) + ".txt"));
         size_t known = 0, unknown = 0;
         for (const auto& [name, row] : table.pipelines)
-            if (name.starts_with("forward_matrix_")) ++(name.ends_with(layout) ? known : unknown);
+            if (name.starts_with("forward_matrix_"))
+                ++(name.find(layout) != std::string::npos ? known : unknown);
         CHECK_EQ(known, unknown);
         CHECK_GE(known, 8);
     }
