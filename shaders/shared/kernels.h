@@ -152,10 +152,11 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 // Shared memory of the matrix kernel in vec4. Rows of 16-bit elements and of floats: odd strides, whole vec4.
 #define MATRIX_STEPS(extent, step) (((extent) + (step)-1) / (step))
 // True if a forward with a running maximum stages V where K was: a workgroup is one subgroup, and no row has padding.
-#define MATRIX_SHARES_PLACE(subgroups, chunk, chunks, head_dim_qk, out_span, slices, head_dim_v) \
-    ((subgroups) == 1 ? ((chunks) == 1 ? ((chunk) == (head_dim_qk) ? (out_span) * (slices) == (head_dim_v) : false) \
-                                       : false) \
-                      : false)
+#define MATRIX_SHARES_PLACE(subgroups, chunk, chunks, head_dim_qk, out_span, slices, head_dim_v)       \
+    ((subgroups) == 1                                                                                  \
+         ? ((chunks) == 1 ? ((chunk) == (head_dim_qk) ? (out_span) * (slices) == (head_dim_v) : false) \
+                          : false)                                                                     \
+         : false)
 #define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)
 #define MATRIX_FLOAT_STRIDE(elements) ((elements) / 4 | 1)
 // Turned products have rows an odd number of 8 bytes apart. The elements of a row are whole vec4.

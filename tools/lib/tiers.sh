@@ -34,7 +34,7 @@ full_gpu=(
 share_gpu=(
     "slow|$slow|3"
     'dot products|16-bit*dot*products*|8'
-    'pairs of features|every*two*features*|3'
+    'pairs of features|every*two*features*|2'
 )
 # Shares of the standard level: DEVICE|GLOB of checks|shares.
 everyday_shares=(
