@@ -134,11 +134,12 @@ constexpr MatrixRow few_rows[] = {
     // multiprocessor and 30 splits make as many. With 32 splits it takes 0.266, with 16 0.275 ms.
     {"nvidia-few-rows-d64", Device::nvidia_driver, 64, 15,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 64, .running = 1}},
-    // The same at D128: 0.494 ms, and 0.495 with 64 query heads. The kernel `rows` took 0.531 and 3.91 ms. 8 workgroups
-    // fit a multiprocessor: with 24 splits, 12 of them, it takes 0.535 ms. With tiles of 32 keys: 0.575 ms.
+    // That problem takes 0.494 ms at D128, and 0.495 with 64 query heads. The kernel `rows` took 0.531 and 3.91 ms. A
+    // multiprocessor has room for 8 workgroups, which 16 splits make. 24 splits take 0.535 ms, and tiles of 32 keys
+    // take 0.575.
     {"nvidia-few-rows", Device::nvidia_driver, 128, 8,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 128, .running = 1}},
-    // N 32,768: 0.913 ms, and 0.965 with q_held=128.
+    // At D256 and N 32,768 it takes 0.913 ms, and 0.965 with q_held=128.
     {"nvidia-few-rows-d256", Device::nvidia_driver, 256, 4,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 0, .running = 1}},
     // It is for tests.
