@@ -134,6 +134,17 @@ Result<bool> resolve_types(Problem& p) {
     return true;
 }
 
+// Lets value be stored as key is. Its strides follow key's as soon as these are known.
+Result<bool> resolve_value_in_key(Problem& p) {
+    if (p.value_in_key == 0) return true;
+    p.value_dtype = p.key_dtype;
+    p.value_scales = p.key_scales;
+    if (p.head_dim_v <= p.head_dim_qk) return true;
+    return invalid("problem.value_in_key",
+                   fmt::format("a value of {} elements does not lie in a key, which has {}", p.head_dim_v,
+                               p.head_dim_qk));
+}
+
 // Checks that only bytes have scales.
 Result<bool> check_scales(const VkattnProblem& p) {
     const std::tuple<const char*, VkattnScales, VkattnDtype> operands[] = {
@@ -159,7 +170,7 @@ Result<bool> check_scales(const VkattnProblem& p) {
 Result<bool> check_blocks(const VkattnProblem& p) {
     const std::tuple<const char*, uint32_t, VkattnDtype> rows[] = {
         {"problem.head_dim_qk", p.head_dim_qk, p.key_dtype},
-        {"problem.head_dim_v", p.head_dim_v, p.value_dtype}};
+        {p.value_in_key != 0 ? "problem.value_in_key" : "problem.head_dim_v", p.head_dim_v, p.value_dtype}};
     for (const auto& [field, dim, dtype] : rows)
         if (dim % storage_of(dtype).elements != 0)
             return invalid(field, fmt::format("{} is not a multiple of {}, a block of {}", dim,
@@ -503,6 +514,7 @@ Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const
 
 Result<Problem> resolve(const VkattnProblem& given) {
     Problem p{given};
+    if (auto ok = resolve_value_in_key(p); !ok) return ok.failure();
     if (auto ok = resolve_types(p); !ok) return ok.failure();
     for (auto check : {check_shape, check_semantics, check_blocks, check_scales})
         if (auto ok = check(p); !ok) return ok.failure();
@@ -516,8 +528,10 @@ Result<Problem> resolve(const VkattnProblem& given) {
         return invalid(
             "problem.alignment_bytes",
             fmt::format("{} is not a power of two of at least one element ({})", p.alignment_bytes, element));
-    for (int t = 0; t < 4; t++)
+    for (int t = 0; t < 4; t++) {
+        if (t == 2 && p.value_in_key != 0) p.value_strides = p.key_strides;
         if (auto ok = resolve_strides(p, t); !ok) return ok.failure();
+    }
     if (std::isnan(p.softmax_scale)) p.softmax_scale = 1 / std::sqrt(static_cast<float>(p.head_dim_qk));
     p.group_size = p.num_heads_q / p.num_heads_kv;
     fold_bounds(p);

@@ -80,7 +80,7 @@ constexpr bool grows_in_the_open() {
                                          later_sizes<type>.back() == sizeof(type)),                     \
                   #type " has a new field in the padding of version 0.1, or a size that is not listed");
 VKATTN_FIRST_VERSION(VkattnProblem, alignment_bytes, version_0_1::problem)
-VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264, 280, 304)
+VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264, 280, 304, 312)
 VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
 VKATTN_LATER_VERSIONS(VkattnOptions, variant, 64)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)

@@ -210,6 +210,10 @@ typedef struct VkattnProblem {
     VkattnDtype mask_dtype;
     VkattnScales key_scales; /* these two: default none; only for operands of single bytes */
     VkattnScales value_scales;
+    /* Boolean; default false; true: the value of a key is the first head_dim_v elements of its row, as in latent
+     * attention (DeepSeek-V2, arXiv:2405.04434), so that head_dim_v is head_dim_qk at most. Type, scales, strides and
+     * addresses of value are not read. Only the forward is supported. */
+    uint32_t value_in_key;
 } VkattnProblem;
 
 /* The number of blocks that a sequence has: ceil(seqlen / size). */

@@ -68,7 +68,8 @@ struct Arrays {
         const bool used = has_queries(p);
         add(Region::query, p.alignment_of(0), tensor_of(p, 0, p.query_strides));
         add(Region::key, p.alignment_of(1), tensor_of(p, 1, p.key_strides), used);
-        add(Region::value, p.alignment_of(2), tensor_of(p, 2, p.value_strides), used);
+        if (p.value_in_key == 0)
+            add(Region::value, p.alignment_of(2), tensor_of(p, 2, p.value_strides), used);
     }
     // A mask needs an address as soon as one key of it is read.
     void add_arrays(bool used) {

@@ -248,6 +248,8 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                        const Options& options) {
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
+    if (problem.value_in_key != 0)
+        return unsupported("problem.value_in_key", "only the forward takes value from key");
     if (problem.has_mixed_types())
         return unsupported(problem.key_dtype != problem.dtype     ? "problem.key_dtype"
                            : problem.value_dtype != problem.dtype ? "problem.value_dtype"

@@ -21,8 +21,9 @@ constexpr uint64_t least_rows = 384;
 
 constexpr int of_key = 1, of_value = 2;  // tensors of a problem
 
+// A value that lies in its key is decoded with that.
 bool is_decoded(const Problem& p, int tensor) {
-    return p.storage_of(tensor).has_blocks();
+    return p.storage_of(tensor).has_blocks() && (tensor == of_key || p.value_in_key == 0);
 }
 
 uint32_t dim_of(const Problem& p, int tensor) {

@@ -40,7 +40,7 @@ std::string types_of(const Problem& p) {
         if (dtype != p.dtype) types += fmt::format(" {} {}", operand, short_name_of(dtype));
     };
     add("key", p.key_dtype);
-    add("value", p.value_dtype);
+    if (p.value_in_key == 0) add("value", p.value_dtype);
     add("out", p.out_dtype);
     if (p.mask == VKATTN_MASK_FLOAT) add("mask", p.mask_dtype);
     return types;
@@ -74,6 +74,7 @@ std::string label_of(const Plan& plan) {
     const auto add = [&](bool has, const char* feature) {
         if (has) features += feature;
     };
+    add(p.value_in_key != 0, " value-in-key");
     add(p.causal != 0, " causal");
     add(p.window_left >= 0 || p.window_right >= 0, " window");
     add(p.softcap > 0, " softcap");

@@ -148,8 +148,9 @@ Pipeline finish_launch(Launch<K> launch, const Grid& g, const Plan& plan) {
     launch.of_tuning_row = true;
     VKATTN_PATCH(launch, query, Region::query);
     VKATTN_PATCH(launch, key, Region::key);
-    VKATTN_PATCH(launch, value, Region::value);
-    launch.reads |= bit(Region::query) | bit(Region::key) | bit(Region::value) | mask_class_reads(plan);
+    const Region value = region_of_value(p);
+    VKATTN_PATCH(launch, value, value);
+    launch.reads |= bit(Region::query) | bit(Region::key) | bit(value) | mask_class_reads(plan);
     if (p.mask != VKATTN_MASK_NONE) launch.reads |= bit(Region::mask);
     set_results(launch, p, g);
     return launch.pipeline();

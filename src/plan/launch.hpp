@@ -131,7 +131,8 @@ void set_stored_types(Launch<K>& launch, const Problem& p) {
     if (p.key_scales != VKATTN_SCALES_NONE)
         launch.patch(layout + word * WORD_OF_KEY_SCALES, Region::key_scales);
     if (p.value_scales != VKATTN_SCALES_NONE)
-        launch.patch(layout + word * WORD_OF_VALUE_SCALES, Region::value_scales);
+        launch.patch(layout + word * WORD_OF_VALUE_SCALES,
+                     p.value_in_key != 0 ? Region::key_scales : Region::value_scales);
 }
 
 template <class K>

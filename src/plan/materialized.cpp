@@ -47,9 +47,9 @@ Steps add_steps(const TileChoice& tiles, Plan& plan) {
     auto output = tile_launch<kernels::materialized_output>(p, {Kernel::materialized_output, macros::F32},
                                                             tiles, arguments);
     VKATTN_PATCH(output, weights, Region::scores);
-    VKATTN_PATCH(output, value, Region::value);
+    VKATTN_PATCH(output, value, region_of_value(p));
     VKATTN_PATCH(output, out_rows, Region::out);
-    output.reads |= bit(Region::scores) | bit(Region::value);
+    output.reads |= bit(Region::scores) | bit(region_of_value(p));
     output.writes = bit(Region::out);
     return {add_pipeline(plan, scores.pipeline()), add_pipeline(plan, softmax.pipeline()),
             add_pipeline(plan, output.pipeline())};

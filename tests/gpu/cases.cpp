@@ -258,6 +258,7 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
              l.result.problem.block_map = 1;
              l.shape.random_map = true;
          }},
+        {"value_in_key", [](Line& l) { l.result.problem.value_in_key = 1; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
         {"dlse", [](Line& l) { l.result.dlse = true; }},
         {"no_dbias", [](Line& l) { l.result.dbias = false; }},
@@ -404,6 +405,7 @@ void check_nonfinite(const Line& line) {
     if (line.result.num_parts > 1) return;  // a combine has no keys
     if (line.result.nonfinite && (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_kv < 4 || !line.result.lse))
         line.fail("nonfinite needs a batch, a row, four keys and lse");
+    if (line.result.nonfinite && p.value_in_key != 0) line.fail("nonfinite excludes value_in_key");
 }
 
 // Their means are exact, and a quarter, a half or three quarters of the way from one number to the next.
@@ -462,7 +464,8 @@ VkattnStrides& strides_of(VkattnProblem& p, int tensor) {
 }
 
 VkattnDtype dtype_of(const VkattnProblem& p, int tensor) {
-    const VkattnDtype all[] = {p.dtype, p.key_dtype, p.value_dtype, p.out_dtype};
+    const VkattnDtype all[] = {p.dtype, p.key_dtype, p.value_in_key != 0 ? p.key_dtype : p.value_dtype,
+                               p.out_dtype};
     return all[tensor] == VKATTN_DTYPE_SAME ? p.dtype : all[tensor];
 }
 
@@ -573,6 +576,7 @@ std::string Case::pipeline_key() const {
                               wide(problem.value_strides) || wide(problem.out_strides);
     std::string types = name_of(problem.dtype);
     for (int t = 1; t < 4; t++) types += fmt::format(",{}", name_of(dtype_of(problem, t)));
+    if (problem.value_in_key != 0) types += ",in key";
     return fmt::format("{} {} {} {} {} {} {}{}{}{}{}", kernel, tuning, types, static_cast<int>(precision),
                        static_cast<int>(problem.mask), problem.head_dim_qk, problem.head_dim_v,
                        problem.alignment_bytes >= 16 ? " aligned" : "", wide_strides ? " wide" : "",

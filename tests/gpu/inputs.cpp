@@ -396,6 +396,10 @@ Inputs make_inputs(const Case& c, Poison poison) {
     fill_tensor(c, 0, inputs.query, nullptr);
     fill_tensor(c, 1, inputs.key, &seen);
     fill_tensor(c, 2, inputs.value, &seen);
+    if (c.problem.value_in_key != 0) {
+        inputs.value = inputs.key;
+        inputs.value.dim = c.problem.head_dim_v;
+    }
     return inputs;
 }
 

@@ -40,7 +40,7 @@ class RunMemory {
         };
         args.query = tensor("query", inputs.query);
         args.key = tensor("key", inputs.key);
-        args.value = tensor("value", inputs.value);
+        if (p.value_in_key == 0) args.value = tensor("value", inputs.value);
         if (p.mask != VKATTN_MASK_NONE)
             args.mask = input("mask", inputs.mask_image,
                               p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(mask_dtype_of(p)));

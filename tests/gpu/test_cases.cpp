@@ -61,6 +61,7 @@ TEST_CASE("forward cases: modules of GPUs") {
 }
 FORWARD_SECTION("storage types")
 FORWARD_SECTION("types of operands")
+FORWARD_SECTION("value in key")
 FORWARD_SECTION("masks")
 FORWARD_SECTION("mask heads and strides")
 FORWARD_SECTION("kv lengths and query offsets")

@@ -52,7 +52,7 @@ void add_run(CLI::App& app) {
     run->files.add_tensors(*sub);
     sub->add_option("--out", run->out, "Written in the type and layout of --query")->required();
     sub->add_option("--lse", run->lse, "Written as float32, (batch, heads, seqlen_q)");
-    run->files.add_kv_dtype(*sub);
+    run->files.add_of_forward(*sub);
     run->files.add_features(*sub, run->attention);
     sub->callback([run] { execute(*run); });
 }

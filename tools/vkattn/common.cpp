@@ -206,6 +206,13 @@ RuntimeOptions AttentionOptions::runtime_options() const {
     return o;
 }
 
+CLI::Option* add_value_in_key(CLI::App& app, std::optional<uint32_t>& value_in_key) {
+    return app
+        .add_option("--value-in-key", value_in_key,
+                    "The value of a key is the first so many elements of its row, as in latent attention")
+        ->transform(count_validator());
+}
+
 void ShapeOptions::add_to(CLI::App& app) {
     const CLI::Validator count = count_validator();
     app.add_option("--batch", batch, "Default 1")->transform(count);
@@ -218,8 +225,10 @@ void ShapeOptions::add_to(CLI::App& app) {
                    "Head dimension of query and key, and of value where --head-dim-v is not given")
         ->transform(count)
         ->required();
-    app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk")
-        ->transform(count);
+    CLI::Option* const dim_of_value =
+        app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk")
+            ->transform(count);
+    add_value_in_key(app, value_in_key)->excludes(dim_of_value);
     app.add_option("--dtype", dtype,
                    "Of query and of what has no type of its own: f32 (default), f16 or bf16");
     app.add_option("--kv-dtype", kv_dtype,
@@ -250,7 +259,8 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.seqlen_q = seqlen_q;
     problem.seqlen_kv = seqlen_kv.value_or(seqlen_q);
     problem.head_dim_qk = head_dim_qk;
-    problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
+    problem.value_in_key = value_in_key.has_value() ? 1 : 0;
+    problem.head_dim_v = value_in_key ? *value_in_key : head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     if (mask_dtype) problem.mask_dtype = parse_dtype_of("--mask-dtype", *mask_dtype);
     problem.kv_lengths = kv_lengths_given;
@@ -264,6 +274,13 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
+void check_types_of_key(const VkattnProblem& p) {
+    if (dtype_of(p, p.key_dtype) != dtype_of(p, p.value_dtype))
+        throw UsageError("--kv-dtype", fmt::format("{} for a value that lies in its key, which is {}",
+                                                   dtype_text(dtype_of(p, p.value_dtype)),
+                                                   dtype_text(dtype_of(p, p.key_dtype))));
+}
+
 const char* scales_text(VkattnScales scales) {
     return scales == VKATTN_SCALES_ONE ? "one" : scales == VKATTN_SCALES_PER_HEAD ? "heads" : "rows";
 }
@@ -275,13 +292,14 @@ static void set_scales(const std::string& kind, VkattnProblem& p) {
     if (found == kinds.end())
         throw UsageError("--kv-scales", fmt::format("'{}' is not one, heads or rows", kind));
     if (is_single_bytes(p.key_dtype)) p.key_scales = *found;
-    if (is_single_bytes(p.value_dtype)) p.value_scales = *found;
+    if (is_single_bytes(p.value_dtype) && p.value_in_key == 0) p.value_scales = *found;
     if (p.key_scales == VKATTN_SCALES_NONE && p.value_scales == VKATTN_SCALES_NONE)
         throw UsageError("--kv-scales", "neither key nor value is int8, e4m3 or e5m2: --kv-dtype");
 }
 
 void ShapeOptions::apply_terms(VkattnProblem& problem) const {
     if (kv_dtype) std::tie(problem.key_dtype, problem.value_dtype) = parse_kv_dtypes(*kv_dtype);
+    if (problem.value_in_key != 0) check_types_of_key(problem);
     if (kv_scales) set_scales(*kv_scales, problem);
     if (out_dtype) problem.out_dtype = parse_dtype_of("--out-dtype", *out_dtype);
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;

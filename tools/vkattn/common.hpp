@@ -56,7 +56,7 @@ struct AttentionOptions {
 // Shapes and types given on the command line: explain and bench.
 struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
-    std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
+    std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v, value_in_key;
     std::string dtype = "f32", mask_shape, mask_type = "bool", block_map;
     std::optional<std::string> kv_dtype, kv_scales, out_dtype, mask_dtype;
     bool kv_lengths_given = false, alibi = false, sinks = false;
@@ -67,6 +67,11 @@ struct ShapeOptions {
     // have shapes of their own.
     void apply_terms(VkattnProblem& problem) const;
 };
+
+// The option --value-in-key.
+CLI::Option* add_value_in_key(CLI::App& app, std::optional<uint32_t>& value_in_key);
+// Checks that a value that lies in its key was not given a type of its own. Throws UsageError.
+void check_types_of_key(const VkattnProblem& p);
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError
 const char* dtype_text(VkattnDtype dtype);

@@ -28,6 +28,7 @@ const std::map<std::string, Names>& all_names() {
         {"problem.head_dim_v", {"--head-dim-v", "--value"}},
         {"problem.query_strides", {"--seqlen-q", "--query"}},
         {"problem.key_strides", {"--seqlen-kv", "--key"}},
+        {"problem.value_in_key", {"--value-in-key", "--value-in-key"}},
         {"problem.value_strides", {"--seqlen-kv", "--value"}},
         {"problem.out_strides", {"--seqlen-q", "--query"}},
         {"problem.mask", {"--mask-type", "--mask"}},

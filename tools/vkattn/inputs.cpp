@@ -54,6 +54,19 @@ Tensor read_tensor(const std::string& argument, const std::string& path, bool bs
     return t;
 }
 
+// Reads the value, which has no file of its own if it lies in the key.
+Tensor read_value(const InputFiles& files, bool bshd, std::optional<NpyDtype> wanted,
+                  std::optional<VkattnDtype> stored, const Tensor& key) {
+    if (!files.value_in_key) {
+        if (files.value.empty()) throw UsageError("--value", "is needed, or --value-in-key");
+        return read_tensor("--value", files.value, bshd, wanted, stored);
+    }
+    if (*files.value_in_key == 0) throw UsageError("--value-in-key", "0 elements are no value");
+    Tensor value{{}, key.batch, key.heads, key.seqlen, *files.value_in_key};
+    value.file.array.dtype = key.file.array.dtype;
+    return value;
+}
+
 // What must agree between the files, said in terms of the files.
 void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
     const auto same = [](const char* argument, const char* what, uint32_t got, const char* of,
@@ -115,7 +128,7 @@ struct KvDtypes {
 };
 
 VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k, const Tensor& v,
-                           const KvDtypes& stored) {
+                           const KvDtypes& stored, bool value_in_key) {
     VkattnProblem p = problem();
     options.apply(p);
     p.dtype = *storage_dtype(q.file.array.dtype);
@@ -128,6 +141,8 @@ VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, con
     p.seqlen_kv = k.seqlen;
     p.head_dim_qk = q.dim;
     p.head_dim_v = v.dim;
+    p.value_in_key = value_in_key ? 1 : 0;
+    if (value_in_key) check_types_of_key(p);
     set_dense_layout(p, options.bshd());
     return p;
 }
@@ -308,8 +323,10 @@ void InputFiles::add_arrays(CLI::App& app, bool of_backward) {
             app.add_option(array.option, arrays[i], array.help);
 }
 
-void InputFiles::add_kv_dtype(CLI::App& app) {
-    add_arrays(app, false);  // the scales of such types
+void InputFiles::add_of_forward(CLI::App& app) {
+    add_arrays(app, false);  // the scales of key and value
+    app.get_option("--value")->required(false);
+    add_value_in_key(app, value_in_key)->excludes("--value", "--value-scales");
     app.add_option(
         "--kv-dtype", kv_dtype,
         "Of --key and --value, or of both as in q8_0,f16: f32, f16 and bf16 convert; " + stored_type_names() +
@@ -328,7 +345,8 @@ std::optional<NpyDtype> InputFiles::wanted_out_dtype() const {
 }
 
 std::vector<NamedFile> InputFiles::named() const {
-    std::vector<NamedFile> files{{"--query", query}, {"--key", key}, {"--value", value}};
+    std::vector<NamedFile> files{{"--query", query}, {"--key", key}};
+    if (!value_in_key) files.push_back({"--value", value});
     if (mask) files.push_back({"--mask", *mask});
     for (size_t i = 0; i < num_arrays; i++)
         if (arrays[i] && *arrays[i] != block_map_from_mask)
@@ -353,10 +371,10 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
     KvDtypes stored;
     if (files.kv_dtype) std::tie(stored.key, stored.value) = parse_kv_dtypes(*files.kv_dtype);
     Tensor k = read_tensor("--key", files.key, bshd, wanted, stored.key);
-    Tensor v = read_tensor("--value", files.value, bshd, wanted, stored.value);
+    Tensor v = read_value(files, bshd, wanted, stored.value, k);
     check_shapes_aloud(q, k, v, bshd);
 
-    Inputs in{make_problem(options, q, k, v, stored),
+    Inputs in{make_problem(options, q, k, v, stored, files.value_in_key.has_value()),
               std::move(q.file),
               std::move(k.file),
               std::move(v.file),

@@ -13,7 +13,8 @@ namespace vkattn::tools {
 
 // As on the command line.
 struct InputFiles {
-    std::string query, key, value;
+    std::string query, key, value;  // no value with value_in_key
+    std::optional<uint32_t> value_in_key;
     std::optional<std::string> mask, dtype, kv_dtype, out_dtype;
     ArrayFiles arrays;
 
@@ -21,7 +22,8 @@ struct InputFiles {
     void add_tensors(CLI::App& app);
     void add_features(CLI::App& app, AttentionOptions& options);
     void add_arrays(CLI::App& app, bool of_backward);  // the arrays that a backward has, or the others
-    void add_kv_dtype(CLI::App& app);                  // a forward's types and scales
+    // What only a forward has: types of key and value, their scales, --value-in-key.
+    void add_of_forward(CLI::App& app);
     std::optional<NpyDtype> wanted_dtype() const;      // --dtype; throws UsageError
     std::optional<NpyDtype> wanted_out_dtype() const;  // --out-dtype; throws UsageError
     std::vector<NamedFile> named() const;              // those that are given

@@ -98,9 +98,10 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
     const float scale =
         std::isnan(p.softmax_scale) ? 1 / std::sqrt(static_cast<float>(p.head_dim_qk)) : p.softmax_scale;
     std::vector<std::string> lines = {
-        fmt::format("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}, {}",
+        fmt::format("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}{}, {}",
                     dtypes_text(p), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
-                    p.head_dim_qk, p.head_dim_v, bshd ? "bshd" : "bhsd"),
+                    p.head_dim_qk, p.head_dim_v, p.value_in_key != 0 ? ", value in key" : "",
+                    bshd ? "bshd" : "bhsd"),
         fmt::format("scores    scale {:g}, {}", scale,
                     p.softcap == 0 ? "no softcap" : fmt::format("softcap {:g}", p.softcap)),
         "bounds    " + bounds_text(in), "mask      " + mask_text(in)};

@@ -108,6 +108,7 @@ std::vector<SuiteCase> models(VkattnDtype dtype) {
     add("deepseek-v3 prompt", p, causal);
     p = shape(1, 128, 1, 1, cache, 576);
     p.head_dim_v = 512;
+    p.value_in_key = 1;
     add("deepseek-v3 decode", p, causal);
     // openai/whisper-large-v3: 30 seconds of sound are 1,500 positions.
     add("whisper-large-v3 encoder", shape(4, 20, 20, 1500, 1500, 64), whole);

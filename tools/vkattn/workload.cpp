@@ -119,7 +119,7 @@ uint64_t tensor_bytes(const VkattnProblem& p) {
     const auto keys = [&](uint32_t dim) { return element_count(p.batch, p.num_heads_kv, p.seqlen_kv, dim); };
     return bytes_of(p.dtype, rows(p.head_dim_qk)) + bytes_of(dtype_of(p, p.out_dtype), rows(p.head_dim_v)) +
            bytes_of(dtype_of(p, p.key_dtype), keys(p.head_dim_qk)) +
-           bytes_of(dtype_of(p, p.value_dtype), keys(p.head_dim_v));
+           (p.value_in_key != 0 ? 0 : bytes_of(dtype_of(p, p.value_dtype), keys(p.head_dim_v)));
 }
 
 Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) const {
@@ -129,7 +129,8 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
     Tensors t;
     t.query = random_buffer(runtime_, rows * p.head_dim_qk, p.dtype, seed);
     t.key = random_buffer(runtime_, keys * p.head_dim_qk, dtype_of(p, p.key_dtype), seed + 1);
-    t.value = random_buffer(runtime_, keys * p.head_dim_v, dtype_of(p, p.value_dtype), seed + 2);
+    if (p.value_in_key == 0)
+        t.value = random_buffer(runtime_, keys * p.head_dim_v, dtype_of(p, p.value_dtype), seed + 2);
     t.out = runtime_.allocate(rows * p.head_dim_v * element_bytes(dtype_of(p, p.out_dtype)));
     t.lse = runtime_.allocate(rows * sizeof(float));
     if (pass_ == Pass::forward) return t;

@@ -77,8 +77,8 @@ def conformance(*, device: _Device = None, progress: bool = False, **options: An
 def array(value: _Tensor, device: _Device = None) -> Array: ...
 def empty(shape: Sequence[int], dtype: npt.DTypeLike = ..., device: _Device = None) -> Array: ...
 @overload
-def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = True, causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
+def attention(q: _Tensor, k: _Tensor, v: _Tensor | None = None, *, return_lse: Literal[True] = True,
+    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -87,9 +87,10 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] =
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None, kv_dtype: _KvDtype = None,
-    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> tuple[Any, Any]: ...
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None,
+    value_in_key: int | None = None) -> tuple[Any, Any]: ...
 @overload
-def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: bool = False,
+def attention(q: _Tensor, k: _Tensor, v: _Tensor | None = None, *, return_lse: bool, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
@@ -99,7 +100,8 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: b
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None, kv_dtype: _KvDtype = None,
-    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Any: ...
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None,
+    value_in_key: int | None = None) -> Any: ...
 def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor, *,
     dlse: _Tensor | None = None, dbias: bool = False, dsinks: bool = False, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
@@ -111,8 +113,9 @@ def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None, kv_dtype: _KvDtype = None,
-    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> tuple[Any, ...]: ...
-def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, batches: int | None = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None,
+    value_in_key: int | None = None) -> tuple[Any, ...]: ...
+def block_map(q: _Tensor, k: _Tensor, v: _Tensor | None = None, *, heads: int | None = None, batches: int | None = None,
     causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
     scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
     "top-left"] | int = "bottom-right", kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None,
@@ -122,10 +125,11 @@ def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, b
     tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None, kv_dtype: _KvDtype = None,
-    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Any: ...
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None,
+    value_in_key: int | None = None) -> Any: ...
 def combine(parts: _Tensor | Sequence[_Tensor], lses: _Tensor | Sequence[_Tensor], *, sinks: _Numbers | None = None,
             device: _Device = None, dtype: str | None = None) -> tuple[Any, Any]: ...
-def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backward: bool = False,
+def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape | None = None, *, backward: bool = False,
     dlse: bool = False, dbias: bool = False, dsinks: bool = False,
     causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
     scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
@@ -136,4 +140,5 @@ def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backw
     tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None, kv_dtype: _KvDtype = None,
-    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Plan: ...
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None,
+    value_in_key: int | None = None) -> Plan: ...

@@ -123,7 +123,8 @@ class _Call:
                  align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
                  sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
                  tuning=None, num_splits=0, batch_invariant=False, max_scratch_bytes=0, max_dispatch_flops=0,
-                 device=None, dtype=None, kv_dtype=None, key_scales=None, value_scales=None, others=()):
+                 device=None, dtype=None, kv_dtype=None, key_scales=None, value_scales=None, value_in_key=None,
+                 others=()):
         if not isinstance(layout, str) or layout not in _LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
         self.layout = layout
@@ -131,7 +132,12 @@ class _Call:
                                value_scales, *others)
         self.args = {}
         self.problem = library().made(_abi.VkattnProblem)
-        self._set_tensors(q, k, v, dtype, _kv_dtypes(kv_dtype))
+        if (v is None) != (value_in_key is not None):
+            raise TypeError("v: is None, and value_in_key does not say where values lie" if v is None else
+                            "value_in_key: excludes v, which is None where values lie in keys")
+        if value_in_key is not None and value_scales is not None:
+            raise ValueError("value_scales: values that lie in keys have key_scales")
+        self._set_tensors(q, k, v, dtype, _kv_dtypes(kv_dtype), value_in_key)
         self._set_bounds(causal, window, softcap, scale, align)
         self._set_mask(mask)
         self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
@@ -141,8 +147,8 @@ class _Call:
         self._set_options(precision, kernel, tuning, num_splits, batch_invariant)
         self._set_limits(max_scratch_bytes, max_dispatch_flops)
 
-    def _set_tensors(self, q, k, v, dtype, kept):
-        p, names = self.problem, ("q", "k", "v")
+    def _set_tensors(self, q, k, v, dtype, kept, value_in_key):
+        p, names = self.problem, ("q", "k", "v")[:2 if v is None else 3]
         given = [x if isinstance(x, Array) else as_host_array(x, name) for x, name in zip((q, k, v), names)]
         types = [dtype_of(given[0], "q", dtype)]
         types += [_kept_dtype(x, name, kind, dtype) for x, name, kind in zip(given[1:], names[1:], kept)]
@@ -152,6 +158,8 @@ class _Call:
         for shape, block in zip(shapes, blocks):
             if block is not None:
                 shape[3] = shape[3] // block * _BLOCK_ELEMENTS
+        if v is None:
+            shapes.append(shapes[1][:3] + [_whole(value_in_key, "value_in_key", 1, shapes[1][3])])
         if shapes[1][:3] != shapes[2][:3]:
             raise ValueError(f"v: batch, heads and sequence {tuple(shapes[2][:3])} are not those of k, "
                              f"{tuple(shapes[1][:3])}")
@@ -159,14 +167,16 @@ class _Call:
             raise ValueError(f"k: batch {shapes[1][0]} is not that of q, {shapes[0][0]}")
         if shapes[0][3] != shapes[1][3]:
             raise ValueError(f"k: head dim {shapes[1][3]} is not that of q, {shapes[0][3]}")
-        self.query, self.key, self.value = (_axes(x, self.layout) for x in placed)
-        p.dtype, p.key_dtype, p.value_dtype = types
+        tensors = [_axes(x, self.layout) for x in placed]
+        self.query, self.key, self.value = tensors if v is not None else [*tensors, tensors[1]]
+        p.dtype, p.key_dtype = types[:2]
+        p.value_dtype, p.value_in_key = types[-1], v is None
         p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk = shapes[0]
         p.num_heads_kv, p.seqlen_kv, p.head_dim_v = shapes[1][1], shapes[1][2], shapes[2][3]
-        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value), names,
-                                                                   blocks)
+        strides = list(map(_strides, tensors, names, blocks))
+        p.query_strides, p.key_strides, p.value_strides = strides[0], strides[1], strides[-1]
         self.args.update(query=self.query._memory(), key=self.key._memory(), value=self.value._memory())
-        self.alike = [x for x, block in zip((self.query, self.key, self.value), blocks) if block is None]
+        self.alike = [x for x, block in zip(tensors, blocks) if block is None]
 
     def _set_bounds(self, causal, window, softcap, scale, align):
         p = self.problem
@@ -390,7 +400,7 @@ def _with_options(function):
 
 
 @_with_options
-def attention(q, k, v, *, return_lse=True, **options):
+def attention(q, k, v=None, *, return_lse=True, **options):
     """Exact attention: softmax(scale * q . k^T) . v, as FlashAttention computes it.
 
     q: (batch, heads, rows, head dim), of float32, float16 or bfloat16; k: (batch, kv heads, keys, head dim); v: (batch,
@@ -415,6 +425,8 @@ def attention(q, k, v, *, return_lse=True, **options):
     "q5_0", "q5_1" and "iq4_nl" are ggml's blocks of 32 elements, in arrays of uint8 whose last axis has a row's bytes;
     "int8", "e4m3" and "e5m2" are single bytes in uint8 or, "int8", in int8. key_scales, value_scales: float32 that
     multiply such bytes: a number, or of shape (1), (kv heads) or (batch, kv heads, keys).
+    value_in_key: without v, the value of a key is that many elements at the beginning of its row, as in latent
+    attention.
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
     the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
@@ -521,7 +533,7 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
 
 
 @_with_options
-def block_map(q, k, v, *, heads=None, batches=None, **options):
+def block_map(q, k, v=None, *, heads=None, batches=None, **options):
     """The block map of a mask, which the device makes: an array for attention's block_map.
 
     The arguments are attention's, with mask and block_size. A block is 0 where the mask hides all of it, 1 where it
@@ -620,7 +632,7 @@ class Plan:
 
 
 @_with_options
-def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **options):
+def plan(q, k, v=None, *, backward=False, dlse=False, dbias=False, dsinks=False, **options):
     """The plan of attention() with these arguments, or of its backward, without running it.
 
     dlse: the backward is given a gradient of the lse. dbias, dsinks: it has to find those of the mask and of the sinks.
@@ -631,8 +643,9 @@ def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **op
     >>> vkattn.plan((1, 8, 512, 64), (1, 8, 512, 64), (1, 8, 512, 64), causal=True).explain()["num_splits"]
     1
     """
-    if any(isinstance(x, (tuple, list)) for x in (q, k, v)):
-        if not all(isinstance(x, (tuple, list)) and len(x) == 4 for x in (q, k, v)):
+    given = [x for x in (q, k, v) if x is not None]
+    if any(isinstance(x, (tuple, list)) for x in given):
+        if not all(isinstance(x, (tuple, list)) and len(x) == 4 for x in given):
             raise TypeError("q, k and v: are three arrays, or three shapes of 4 extents")
         dtype = options.pop("dtype", None)
         try:
@@ -640,8 +653,8 @@ def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **op
         except TypeError as error:
             raise TypeError(f"dtype: {error}") from None
         session = session_of(options.get("device"))
-        shapes = [[_whole(n, name, 0, 2**32 - 1) for n in shape] for shape, name in ((q, "q"), (k, "k"), (v, "v"))]
-        q, k, v = (Array(NoBuffer(session), tuple(shape), storage) for shape in shapes)
+        shapes = [[_whole(n, name, 0, 2**32 - 1) for n in shape] for shape, name in zip(given, "qkv")]
+        q, k, v = ([Array(NoBuffer(session), tuple(shape), storage) for shape in shapes] + [v])[:3]
         options["dtype"] = "bfloat16" if str(dtype) == "bfloat16" else None
     call = _Call(q, k, v, **options)
     asked = {"dlse": dlse, "dbias": dbias, "dsinks": dsinks}

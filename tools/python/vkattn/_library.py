@@ -39,6 +39,7 @@ _ARGUMENTS = (
     ("problem.mask", "mask"), ("problem.query_offset", "align"), ("problem.slopes", "slopes"),
     ("problem.block_rows", "block_size"), ("problem.block_keys", "block_size"), ("problem.block_map", "block_map"),
     ("problem.key_dtype", "k"), ("problem.value_dtype", "v"),
+    ("problem.value_in_key", "value_in_key"),
     ("args.query_offsets", "query_offsets"), ("args.key_scales", "key_scales"), ("args.value_scales", "value_scales"),
     ("args.query", "q"), ("args.key", "k"), ("args.value", "v"),
     ("options.", ""), ("problem.", ""), ("backward.", ""), ("combine.", ""), ("args.", ""),
