@@ -58,13 +58,13 @@ void main() {
     const uint wanted = w.first_row + group, row = min(wanted, w.last_row);
     const Rows o = query_tile(push.out_rows, OUT, w);
     const Rows dout = dout_tile(w);
-    const RowStart at_o = row_start(o, row, OUT_BYTES), at_dout = row_start(dout, row, QUERY_BYTES);
+    const RowStart at_o = row_start(o, row, OUT_BYTES), at_dout = row_start(dout, row, OUT_BYTES);
     float delta = 0;
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
         barrier();
         out_vecs[thread] = load_out4(at_o, d, HEAD_DIM_V, false);
-        dout_vecs[thread] = as_operand(query_floats(load_query4(at_dout, d, HEAD_DIM_V, false)));
+        dout_vecs[thread] = as_operand(load_out4(at_dout, d, HEAD_DIM_V, false));
         barrier();
         for (uint l = 0; l < LANES && lane == 0; l++)
             [[unroll]] for (uint i = 0; i < 4; i++)

@@ -30,6 +30,9 @@ layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_key_value.def"
 } push;
+#ifdef MIXED
+#define TYPED_ROWS
+#endif
 #include "lib/tiles.glsl"
 #include "lib/backward_problem.glsl"
 #include "lib/backward_passes.glsl"
@@ -256,11 +259,11 @@ void store_rows(Work w, uint first_key) {
         const uint key = first_key + key_group * ROWS + r, at = kept_at(key_group * ROWS + r);
         if (key >= key_extent()) continue;
         if (ends_loop()) {
-            const RowStart to_k = row_start(dk, key, KEY_VALUE_BYTES), to_v = row_start(dv, key, KEY_VALUE_BYTES);
+            const StoredRow to_k = stored_row(dk, key), to_v = stored_row(dv, key);
             for (uint o = 0; o < V_VECS; o++)
-                store_key_value4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
+                store_stored4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
             for (uint o = 0; o < QK_VECS; o++)
-                store_key_value4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
+                store_stored4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
         } else {
             for (uint o = 0; o < V_VECS + QK_VECS; o++) Vec4sOut(kept).x[at + o * KEY_LANES] = row[o];
         }

@@ -19,6 +19,9 @@ layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_mask.def"
 } push;
+#ifdef MIXED
+#define TYPED_ROWS
+#endif
 #include "lib/tiles.glsl"
 #include "lib/backward_problem.glsl"
 #include "lib/backward_passes.glsl"

@@ -20,6 +20,9 @@ layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_query.def"
 } push;
+#ifdef MIXED
+#define TYPED_ROWS
+#endif
 #define OUT_DIM HEAD_DIM_QK
 #define OUT_FIRST (slice() * V_STRIDE)
 uint slice();
@@ -136,10 +139,10 @@ void store_rows(Work w) {
         if (row > w.last_row) continue;
         if (ends_loop()) {
             const float factor = scale * factor_of(r);
-            const RowStart to = row_start(q, row, QUERY_BYTES);
+            const StoredRow to = stored_row(q, row);
             const bool empty = is_empty(row - w.first_row);  // it has summed 0 * NaN, perhaps
             for (uint o = 0; o < OUT_VECS; o++)
-                store_query4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, empty ? vec4(0) : factor * row_acc[o]);
+                store_stored4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, empty ? vec4(0) : factor * row_acc[o]);
         } else {
             for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(kept).x[at + o * LANES] = row_acc[o];
         }

@@ -542,7 +542,7 @@ Result<Backward> resolve(const Problem& p, const VkattnBackward& given) {
     Backward b{given};
     if (b.dbias != 0 && p.mask != VKATTN_MASK_FLOAT)
         return invalid("backward.dbias", "is the gradient of a float mask, and the problem has none");
-    const uint64_t most = max_bytes / p.element_bytes;
+    const uint64_t most = max_bytes / p.dbias_element_bytes();
     if (b.dbias != 0 && dense_elements(p.mask_shape, most) > most)
         return invalid("backward.dbias", "the gradient would have 2^62 bytes or more: it is contiguous");
     if (b.dsinks != 0 && p.sinks == 0)

@@ -20,6 +20,8 @@ struct Storage {
     constexpr uint32_t alignment() const { return has_blocks() ? 2 : bytes; }
 };
 
+uint32_t bytes_of(VkattnDtype dtype);  // of a type that is not stored in blocks
+
 struct Problem : VkattnProblem {
     uint32_t element_bytes = 4;  // of the dtype; the functions at the end say how an operand is stored
     uint32_t group_size = 1;
@@ -79,7 +81,7 @@ struct Problem : VkattnProblem {
         return !s.has_blocks() && alignment_bytes > s.alignment() ? alignment_bytes : s.alignment();
     }
     uint32_t mask_element_bytes() const;
-    uint32_t dbias_element_bytes() const { return element_bytes; }
+    uint32_t dbias_element_bytes() const { return bytes_of(mask_dtype); }
     // Strides in bytes: batch, head, seq of query, of key, of value, of out.
     std::array<uint64_t, 12> stride_bytes() const;
 };
@@ -123,7 +125,6 @@ Result<Problem> resolve(const VkattnProblem& given);
 Result<Combine> resolve(const VkattnCombine& given);
 Result<Backward> resolve(const Problem& problem, const VkattnBackward& given);
 Storage storage_of(VkattnDtype dtype);
-uint32_t bytes_of(VkattnDtype dtype);      // of a type that is not stored in blocks
 bool has_single_bytes(VkattnDtype dtype);  // int8 or an 8-bit float, which may have scales
 const char* name_of(VkattnDtype dtype);
 

@@ -59,7 +59,7 @@ std::vector<Expected> inputs_of(const Problem& p) {
     };
     return {{Region::query, alignment(Region::query), queries},
             {Region::key, alignment(Region::key), keys},
-            {Region::value, alignment(Region::value), keys},
+            {Region::value, alignment(Region::value), keys && p.value_in_key == 0},
             {Region::out, alignment(Region::out), queries},
             {Region::mask, p.mask == VKATTN_MASK_BOOL ? 1 : bytes_of(p.mask_dtype),
              p.mask != VKATTN_MASK_NONE && queries && p.key_limit != 0}};
@@ -115,7 +115,7 @@ std::string caller_arrays_flaw(const Given& g) {
                      {Region::dquery, p.alignment_bytes, queries},
                      {Region::dkey, p.alignment_bytes, keys},
                      {Region::dvalue, p.alignment_bytes, keys},
-                     {Region::dbias, bytes_of(p.dtype), std::count(bias.begin(), bias.end(), 0u) == 0},
+                     {Region::dbias, bytes_of(p.mask_dtype), std::count(bias.begin(), bias.end(), 0u) == 0},
                      {Region::dsinks, 4, g.backward->dsinks != 0}});
     return compare(g, expected);
 }

@@ -31,7 +31,9 @@ struct Rows {
     Region region_of_scales() const { return of_key ? Region::key_scales : Region::value_scales; }
     VkattnScales scales() const { return of_key ? g.p.key_scales : g.p.value_scales; }
     uint64_t dim() const { return of_key ? g.p.head_dim_qk : g.p.head_dim_v; }
-    bool is_decoded() const { return has_blocks(dtype_of(g.p, region())); }
+    bool is_decoded() const {
+        return has_blocks(dtype_of(g.p, region())) && (of_key || g.p.value_in_key == 0);
+    }
     uint64_t bytes() const {
         return is_decoded() ? round_up(g.key_heads() * g.p.seqlen_kv * dim() * 2, core::scratch_alignment)
                             : 0;
@@ -171,7 +173,7 @@ std::optional<Undecoded> behind_decoding(const Given& g) {
     for (Pipeline& pipeline : plan.pipelines)
         for (core::Patch& patch : pipeline.patches) {
             if (patch.region != Region::decoded) continue;
-            const Rows rows{g, find_patch(pipeline, "key") == &patch};
+            const Rows rows{g, g.p.value_in_key != 0 || find_patch(pipeline, "key") == &patch};
             patch.region = rows.region();
             patch.add -= rows.begin();
             pipeline.reads = (pipeline.reads & ~bit(Region::decoded)) | bit(patch.region);

@@ -88,7 +88,8 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
     const bool own = has_own_types(p);  // loads are of four elements or one, by each type
     const core::Patch *query = find_patch(pipeline, "query"), *value = find_patch(pipeline, "value");
     return {{"head_dim_qk", query != nullptr ? head_dim_of(p, query->region) : p.head_dim_qk},
-            {"head_dim_v", value != nullptr ? head_dim_of(p, value->region) : p.head_dim_v},
+            {"head_dim_v",
+             value != nullptr && p.value_in_key == 0 ? head_dim_of(p, value->region) : p.head_dim_v},
             {"load_bytes", own ? std::min(p.alignment_bytes, 16u)
                            : on_matrices(pipeline) && p.alignment_bytes >= 16 ? 16
                                                                               : wide},
@@ -294,13 +295,16 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
     if (auto flaw = kernel_flaw(pipeline); !flaw.empty()) return flaw;
     const char* const name = core::name_of(pipeline.module);
     if (*name == 0) return "a module that is not built";
-    const bool mixed = pipeline.module.has(core::macros::MIXED);
-    if (mixed != (has_own_types(g.p) && g.combine == nullptr && kind_of(pipeline) == Kind::forward))
+    const bool mixed = pipeline.module.has(core::macros::MIXED), own = has_own_types(g.p);
+    constexpr std::array multiplies = {Kind::forward, Kind::dquery, Kind::dkey_dvalue, Kind::dbias};
+    if (mixed != (own && g.combine == nullptr && std::ranges::count(multiplies, kind_of(pipeline)) != 0))
         return fmt::format("{} where operands {} types of their own", name, mixed ? "have no" : "have");
     const VkattnDtype dtype = g.combine != nullptr                 ? g.combine->dtype
                               : kind_of(pipeline) == Kind::combine ? g.p.out_dtype
                               : kind_of(pipeline) == Kind::classes ? dtype_of_mask(g.p)
-                                                                   : g.p.dtype;
+                              : kind_of(pipeline) == Kind::delta && own
+                                  ? VKATTN_DTYPE_FLOAT16  // for out and a mask of any type
+                                  : g.p.dtype;
     const bool half = mixed || dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
     if (kind_of(pipeline) == Kind::dsinks || kind_of(pipeline) == Kind::links)
         return "";  // they read no tensor

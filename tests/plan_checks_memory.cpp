@@ -81,12 +81,12 @@ struct Touches {
 };
 
 // The address of scales, in words 4 to 7 of operand_layout: lib/operand_layout.glsl.
-bool is_of_scales(const Pipeline& pipeline, const Patch& patch) {
+bool is_of_scales(const Given& g, const Pipeline& pipeline, const Patch& patch) {
     const core::FieldInfo* const layout = find_field(pipeline, "operand_layout");
-    const uint32_t word = patch.region == Region::key_scales     ? 4
-                          : patch.region == Region::value_scales ? 6
-                                                                 : 0;
-    return layout != nullptr && word != 0 && patch.add == 0 && patch.at == layout->offset_bytes + 4 * word;
+    if (layout == nullptr || patch.add != 0) return false;
+    const Region of_value = g.p.value_in_key != 0 ? Region::key_scales : Region::value_scales;
+    return (patch.region == Region::key_scales && patch.at == layout->offset_bytes + 16) ||
+           (patch.region == of_value && patch.at == layout->offset_bytes + 24);
 }
 
 std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
@@ -95,7 +95,7 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         if (layout != nullptr && patch.at == layout->offset_bytes + 8 && patch.region == Region::tile_links &&
             patch.add == 0 && links_of(g.plan, pipeline) != nullptr)
             continue;  // see through_block
-        if (is_of_scales(pipeline, patch)) {
+        if (is_of_scales(g, pipeline, patch)) {
             t.reads |= bit(patch.region) & given_arrays(g.p);
             continue;
         }
@@ -120,11 +120,16 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
     if (kind_of(pipeline) == Kind::forward)
-        for (const auto& [region, scales] :
-             {std::pair{Region::key_scales, g.p.key_scales}, {Region::value_scales, g.p.value_scales}})
+        for (const Region region : {Region::key_scales, Region::value_scales}) {
+            const bool of_key = region == Region::key_scales, in_key = g.p.value_in_key != 0;
+            const int key = g.p.key_scales != VKATTN_SCALES_NONE,
+                      value = g.p.value_scales != VKATTN_SCALES_NONE;
             if (std::ranges::count(pipeline.patches, region, &Patch::region) !=
-                (scales != VKATTN_SCALES_NONE))
+                (of_key   ? (in_key ? 2 * key : key)
+                 : in_key ? 0
+                          : value))
                 return fmt::format("not one address of {}", name_of(region));
+        }
     for (const auto& [name, regions] : address_fields()) {
         if (find_field(pipeline, name) == nullptr || find_patch(pipeline, name) != nullptr) continue;
         // Without an address the lse of a baseline's backward is not written.
@@ -138,12 +143,13 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
 }
 
 // The fields of one pipeline belong together.
-std::string operands_flaw(const Pipeline& pipeline) {
+std::string operands_flaw(const Given& g, const Pipeline& pipeline) {
     const auto region = [&](std::string_view field) {
         const Patch* patch = find_patch(pipeline, field);
         return patch != nullptr ? patch->region : Region::count;
     };
     const Kind kind = kind_of(pipeline);
+    const Region value = g.p.value_in_key != 0 ? Region::key : Region::value;
     bool fits = true;
     if (kind == Kind::scores) fits = is_product(region("query"), region("key"), region("scores"));
     if (kind == Kind::product || kind == Kind::transposed)
@@ -151,8 +157,7 @@ std::string operands_flaw(const Pipeline& pipeline) {
     if (kind == Kind::in_place)
         fits = region("scores") == Region::scores || region("weights") == Region::scores;
     if (kind == Kind::forward || walks(kind))
-        fits = region("query") == Region::query && region("key") == Region::key &&
-               region("value") == Region::value;
+        fits = region("query") == Region::query && region("key") == Region::key && region("value") == value;
     if (kind == Kind::forward || kind == Kind::combine || kind == Kind::delta) {
         const bool split = kind == Kind::forward && constant(pipeline, "is_split") != 0;
         fits = fits && region("out_rows") == (split ? Region::parts : Region::out);
@@ -248,7 +253,7 @@ std::string touches_flaw(const Given& g, const Pipeline& pipeline) {
     if (kind_of(pipeline) == Kind::arguments) return argument_part_flaw(g, pipeline);
     Touches t;
     std::string flaw = patches_flaw(g, pipeline, t);
-    if (flaw.empty()) flaw = operands_flaw(pipeline);
+    if (flaw.empty()) flaw = operands_flaw(g, pipeline);
     if (!flaw.empty()) return fmt::format("{}: {}", name_of(pipeline), flaw);
     uint32_t may_read = 0;
     const Touches more = through_block(g, pipeline, may_read);
@@ -341,7 +346,7 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
 std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
     constexpr Region order[] = {Region::dout, Region::dquery, Region::dkey, Region::dvalue};
     for (size_t t = 0; t < 4; t++) {
-        const auto wanted = stride_bytes(strides_of(g, order[t]), g.p.dtype);
+        const auto wanted = stride_bytes(strides_of(g, order[t]), dtype_of(g.p, order[t]));
         if (!std::equal(wanted.begin(), wanted.end(), a.stride + 3 * t))
             return fmt::format("strides of {}", t);
     }

@@ -372,9 +372,9 @@ bool has_blocks(VkattnDtype dtype) {
 }
 
 VkattnDtype dtype_of(const Problem& p, Region region) {
-    if (region == Region::key) return p.key_dtype;
-    if (region == Region::value) return p.value_dtype;
-    return region == Region::out ? p.out_dtype : p.dtype;
+    if (region == Region::key || region == Region::dkey) return p.key_dtype;
+    if (region == Region::value || region == Region::dvalue) return p.value_dtype;
+    return region == Region::out || region == Region::dout ? p.out_dtype : p.dtype;
 }
 
 VkattnDtype dtype_of_mask(const Problem& p) {

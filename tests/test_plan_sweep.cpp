@@ -144,6 +144,7 @@ void give_types(VkattnProblem& p, Draws& draws) {
     };
     p.key_scales = scales(p.key_dtype);
     p.value_scales = scales(p.value_dtype);
+    p.value_in_key = p.head_dim_v <= p.head_dim_qk && draws.one_in(4) ? 1 : 0;
     p.out_dtype = any(false);
     p.mask_dtype = any(false);
     p.alignment_bytes = 0;

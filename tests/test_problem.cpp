@@ -171,7 +171,7 @@ void visit_fields(P& p, const Visit& visit) {
         VISIT(block_map), VISIT(block_rows), VISIT(block_keys), VISIT(block_map_batches),
             VISIT(block_map_heads);
         VISIT(position), VISIT(key_dtype), VISIT(value_dtype), VISIT(out_dtype), VISIT(mask_dtype);
-        VISIT(key_scales), VISIT(value_scales);
+        VISIT(key_scales), VISIT(value_scales), VISIT(value_in_key);
     }
 #undef VISIT
 }

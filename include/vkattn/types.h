@@ -201,9 +201,10 @@ typedef struct VkattnProblem {
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head
                                  * h / (num_heads_q / block_map_heads) */
     /* These say how single operands are stored; default VKATTN_DTYPE_SAME. out and a float mask may be float32, float16
-     * or bfloat16. If one of them differs from `dtype`, only the forward is supported. Matrix units then multiply in 16
-     * bits if query has 16 bits and key and value are of its type, blocks or single bytes, or if options.precision asks
-     * for it. What is decoded is rounded to the type of the products: a number beyond float16 becomes infinite. */
+     * or bfloat16. If one of them differs from `dtype`, the forward's matrix units multiply in 16 bits if query has 16
+     * bits and key and value are of its type, blocks or single bytes, or if options.precision asks for it. What is
+     * decoded is rounded to the type of the products: a number beyond float16 becomes infinite. The backward of such a
+     * problem has no matrix units, and float32 arithmetic; blocks and single bytes have no gradient. */
     VkattnDtype key_dtype;
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;
@@ -295,10 +296,10 @@ typedef struct VkattnCombine {
 
 /* The backward of a problem: gradients of sum(dout * out) + sum(dlse * lse), out and lse being the forward's.
  *
- *   dout   as out         dquery as query    dkey as key    dvalue as value    (shapes; all of problem.dtype)
+ *   dout   as out         dquery as query    dkey as key    dvalue as value    (shapes and types)
  *   dlse   as lse, float32
- *   dbias  (mask_extents), contiguous whatever the mask's strides are, of problem.dtype: the scores' gradient, summed
- *          over dimensions in which the mask has an extent of 1, and over the query heads of each mask head
+ *   dbias  (mask_extents), contiguous whatever the mask's strides are, of problem.mask_dtype: the scores' gradient,
+ *          summed over dimensions in which the mask has an extent of 1, and over the query heads of each mask head
  *   dsinks (num_heads_q), float32: the sum over the head's rows, of all batches, that see a key
  *
  * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees,

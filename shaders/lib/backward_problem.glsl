@@ -16,6 +16,22 @@ const uint DOUT = 0, DQUERY = 1, DKEY = 2, DVALUE = 3;         // in .stride
 uvec2 stride_of(uint tensor, uint dimension) { return arguments().x.stride[3 * tensor + dimension]; }
 uvec2 gradient_stride(uint tensor, uint dimension) { return backward().x.stride[3 * tensor + dimension]; }
 
+// Gives rows the type of their elements where a product may have operands of several types (lib/operands.glsl).
+#ifdef TYPED_ROWS
+Rows of_type(Rows t, uint type) {
+    t.type = type;
+    return t;
+}
+uint type_of(uint tensor) {
+    return tensor == QUERY ? QUERY_TYPE : tensor == KEY ? KEY_TYPE : tensor == VALUE ? VALUE_TYPE : OUT_TYPE;
+}
+uint type_of_gradient(uint tensor) {
+    return tensor == DQUERY ? QUERY_TYPE : tensor == DKEY ? KEY_TYPE : tensor == DVALUE ? VALUE_TYPE : OUT_TYPE;
+}
+#else
+#define of_type(t, type) t
+#endif
+
 uvec2 head_address(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uint batch, uint head) {
     return address_add(address_add(base, mul_wide(batch, batch_stride)), mul_wide(head, head_stride));
 }
@@ -23,21 +39,22 @@ uvec2 head_address(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uint batch
 // Rows of the query tile, of query or out; of dout or dquery.
 Rows query_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head);
-    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1));
+    return of_type(query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1)), type_of(tensor));
 }
 Rows gradient_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head);
-    return query_rows(w, head, gradient_stride(tensor, 2), gradient_stride(tensor, 1));
+    return of_type(query_rows(w, head, gradient_stride(tensor, 2), gradient_stride(tensor, 1)),
+                   type_of_gradient(tensor));
 }
 
 // Rows of the sequence of keys, of key or value; of dkey or dvalue.
 Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head_kv);
-    return key_rows(w, head, stride_of(tensor, 2));
+    return of_type(key_rows(w, head, stride_of(tensor, 2)), type_of(tensor));
 }
 Rows key_gradient_rows(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head_kv);
-    return key_rows(w, head, gradient_stride(tensor, 2));
+    return of_type(key_rows(w, head, gradient_stride(tensor, 2)), type_of_gradient(tensor));
 }
 
 Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }

@@ -1,8 +1,13 @@
-// This file finds rows of key and value for forward kernels, and the scales that multiply them. key_row and value_row
-// give a row of a tile or, if it does not exist, the nearest one that does. key_row_of_whole_tile and
-// value_row_of_whole_tile give a row of a tile that is known to exist, counted from its first one (lib/rows.glsl).
-// lib/operands.glsl and lib/matrix_operands.glsl decode the rows' elements.
-#ifdef MIXED
+// This file finds rows of key and value, and the scales that multiply them. key_row and value_row give a row of a tile
+// or, if it does not exist, the nearest one that does. key_row_of_whole_tile and value_row_of_whole_tile give a row of a
+// tile that is known to exist, counted from its first one (lib/rows.glsl). stored_row gives a row of any tensor of a
+// backward, gradients too. lib/operands.glsl and lib/matrix_operands.glsl decode the rows' elements.
+#ifdef TYPED_ROWS
+#define stored_row(t, row) StoredRow(row_start(t, row, BYTES_OF((t).type)), (t).type)
+#define key_row stored_row
+#define value_row stored_row
+#define staged_row(of_key, t, row) stored_row(t, row)
+#elif defined(MIXED)
 // Returns the bits of a row's scale.
 uint scale_of(Rows t, uint kind, uint row) {
     if (kind == SCALES_NONE) return floatBitsToUint(1.0);
@@ -22,6 +27,7 @@ StoredRow scaled_row_of_whole_tile(Rows t, uint row, uint element_bytes, uint sc
 #define staged_row(of_key, t, row) \
     scaled_row(t, row, (of_key) ? KEY_BYTES : QUERY_BYTES, (of_key) ? KEY_SCALES : SCALES_NONE)
 #else
+#define stored_row(t, row) row_start(t, row, QUERY_BYTES)
 #define key_row(t, row) row_start(t, row, KEY_BYTES)
 #define value_row(t, row) row_start(t, row, VALUE_BYTES)
 #define key_row_of_whole_tile(t, row) row_of_whole_tile(t, row, KEY_BYTES)

@@ -1,12 +1,16 @@
 // How each operand is stored: its type, its loads, its stores. All that knows of an operand's type is here and in
 // lib/matrix_operands.glsl. There are three operands in the tiles of a kernel:
-//   query      query, dquery, dout   the type that the module was compiled for
+//   query      query, dquery         the type that the module was compiled for
 //   key_value  key, value, dkey, dvalue   likewise
-//   out        the constant OUT_TYPE where the module has 16-bit types, else float32
-// In modules with the macro MIXED, which only forward kernels have, specialization constants say how query, key and
-// value are stored. The mask's type is MASK_TYPE (lib/mask.glsl), in the same way. Registers hold elements of query,
-// key and value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
-// invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
+//   out        out, dout             the constant OUT_TYPE where the module has 16-bit types, else float32
+// In modules with the macro MIXED specialization constants say how query, key and value are stored. The mask's type is
+// MASK_TYPE (lib/mask.glsl), in the same way. Registers hold elements of query, key and value as they are stored
+// (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an invocation would wait for loads
+// that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
+//
+// The backward's kernels multiply operands of other types in each product. Their MIXED modules have TYPED_ROWS: Rows
+// know the type of their elements, which are converted as they are loaded. That it costs what is said above was
+// accepted, because few train with operands of several types.
 #include "lib/storage.glsl"
 
 #ifdef MIXED
@@ -32,7 +36,36 @@ const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_BYTES = BYTES_OF(KEY_TYPE), V
 
 // load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that
 // calls are not nested too deep (kernels.def).
-#ifdef MIXED
+#ifdef TYPED_ROWS
+struct StoredRow {
+    RowStart start;
+    uint type;
+};
+// Both halves are one load to compilers. A function in between would nest calls too deep (kernels.def).
+#define FOUR_AS_FLOATS(row, at) \
+    vec4(floats_of(of.type, load_four_16bit(row, at).x), floats_of(of.type, load_four_16bit(row, at).y))
+#define ONE_AS_FLOAT(row, at) float_of(of.type, load_one_16bit(row, at))
+vec4 load_stored4(StoredRow of, uint d, uint extent, bool inside) {
+    const RowStart row = of.start;
+    if (of.type == TYPE_FLOAT32) {
+        LOAD4(vec4, 4, load_four_float32, load_one_float32, vec4)
+    }
+    LOAD4(vec4, 2, FOUR_AS_FLOATS, ONE_AS_FLOAT, vec4)
+}
+void store_stored4(StoredRow of, uint d, uint extent, vec4 x) {
+    const RowStart row = of.start;
+    if (of.type == TYPE_FLOAT32) {
+        STORE4(4, store_four_float32(row, row.at + d, x), store_one_float32(row, row.at + d + i, x[i]))
+    } else {
+        STORE4(2, store_four_16bit(row, row.at + d, bits_of(of.type, x)),
+               store_one_16bit(row, row.at + d + i, bits_of(of.type, x[i])))
+    }
+}
+#define QUERY_STORED4 vec4
+#define KEY_VALUE_STORED4 vec4
+#define load_value4 load_stored4
+#define value_floats(x) (x)
+#elif defined(MIXED)
 // A row, and the bits of the float32 that its elements are multiplied by: 1 where there are no scales.
 struct StoredRow {
     RowStart start;
@@ -95,6 +128,7 @@ const uint KEY_VALUE_BYTES = KEY_BYTES;
 #define key_value_floats(x) floats_of(KEY_VALUE_TYPE, x)
 #define store_key_value4(row, d, extent, x) store4_16bit(row, d, extent, KEY_VALUE_TYPE, x)
 #endif
+#define store_stored4 store_query4
 #define load_key4 load_key_value4
 #define key_floats key_value_floats
 #define load_value4 load_key_value4
@@ -129,7 +163,10 @@ const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 // Rows t. Where both have one type there is one load for both, because a choice between two costs 4 %
 // (lib/constants.glsl), and of_key is not looked at.
 #define STAGED4 QUERY_STORED4
-#ifdef MIXED
+#ifdef TYPED_ROWS
+#define load_found4(of_key, at, d, extent, inside) load_stored4(at, d, extent, inside)
+#define staged_floats(of_key, x) (x)
+#elif defined(MIXED)
 #define load_found4(of_key, at, d, extent, inside) load_any4((of_key) ? KEY_TYPE : QUERY_TYPE, at, d, extent, inside)
 #define staged_floats(of_key, x) floats_of_any((of_key) ? KEY_TYPE : QUERY_TYPE, x)
 #else

@@ -14,7 +14,9 @@ struct Rows {
     uint first;
     uint origin;        // the first row of the tile that exists (with packed heads, of its first head),
     uvec2 base;         // and its address
-#ifdef MIXED
+#ifdef TYPED_ROWS
+    uint type;          // of its elements
+#elif defined(MIXED)
     uvec2 scales;       // the address of the scale of row 0, or of the one that all rows share
 #endif
 };

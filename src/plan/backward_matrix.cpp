@@ -561,6 +561,7 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
                               const Options& options, KernelKind kind) {
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "it may round a row otherwise than its neighbours");
+    if (problem.has_mixed_types()) return unsupported("", needs_one_type);
     const Result<TileChoice> tiles = choose_backward_matrix(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
     const Numbers& n = *tiles->backward_matrix;

@@ -42,7 +42,9 @@ uint32_t delta_rows(const Problem& p) {
 Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Problem& p,
                                              const Backward& backward, const TileChoice& tiles) {
     Launch<kernels::backward_delta> launch;
-    launch.module = module_for(Kernel::backward_delta, p.dtype, caps);
+    // It reads out, dout and a mask, whose types are constants of every module that has 16-bit types.
+    launch.module =
+        module_for(Kernel::backward_delta, p.has_mixed_types() ? VKATTN_DTYPE_FLOAT16 : p.dtype, caps);
     set_problem(launch, p, tiles, true);
     launch.constants.has_dlse = backward.dlse != 0;
     launch.constants.threads = delta_threads;

@@ -105,7 +105,7 @@ void set_pass(Launch<K>& launch, const PassContext& c, const Plan& plan, uint64_
 // A launch of a portable pass that recomputes tiles, without what it writes.
 template <class K>
 Launch<K> tile_pass(const PassContext& c, const Plan& plan, uint64_t steps) {
-    const Module module = module_for(K::id, plan.problem.dtype, c.caps, c.tiles.dot);
+    const Module module = module_for(K::id, plan.problem, c.caps, c.tiles.dot);
     Launch<K> launch = tile_launch<K>(plan.problem, module, c.tiles, true);
     set_pass(launch, c, plan, steps);
     return launch;

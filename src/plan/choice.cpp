@@ -232,16 +232,19 @@ RowKind row_kind_of(const Problem& p, const Options& options) {
     return {p.head_dim_qk, p.head_dim_v, p.dtype, p.key_dtype, p.value_dtype, options.precision};
 }
 
+// True if options.precision has some operand rounded to another type for the products.
+static bool rounds_operands(const Problem& p, const Options& options, VkattnDtype operands) {
+    const auto is_rounded = [&](VkattnDtype dtype) {
+        return !storage_of(dtype).has_blocks() && dtype != operands;
+    };
+    return options.precision != VKATTN_PRECISION_STORAGE &&
+           (is_rounded(p.dtype) || is_rounded(p.key_dtype) || is_rounded(p.value_dtype));
+}
+
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
-    const auto is_rounded = [&](VkattnDtype dtype) {
-        return !storage_of(dtype).has_blocks() && dtype != *operands;
-    };
-    const bool rounds =
-        options.precision != VKATTN_PRECISION_STORAGE &&
-        (is_rounded(problem.dtype) || is_rounded(problem.key_dtype) || is_rounded(problem.value_dtype));
-    return choose_plan(caps, options, forward_kernels, rounds,
+    return choose_plan(caps, options, forward_kernels, rounds_operands(problem, options, *operands),
                        [&](const ForwardKernel& kernel) { return kernel.make(caps, problem, options); });
 }
 
@@ -250,16 +253,14 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Bac
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
     if (problem.value_in_key != 0)
         return unsupported("problem.value_in_key", "only the forward takes value from key");
-    if (problem.has_mixed_types())
-        return unsupported(problem.key_dtype != problem.dtype     ? "problem.key_dtype"
-                           : problem.value_dtype != problem.dtype ? "problem.value_dtype"
-                           : problem.out_dtype != problem.dtype   ? "problem.out_dtype"
-                                                                  : "problem.mask_dtype",
-                           "the backward is for operands that are all stored in one type");
+    for (const auto& [field, dtype] :
+         {std::pair{"problem.key_dtype", problem.key_dtype}, {"problem.value_dtype", problem.value_dtype}})
+        if (storage_of(dtype).has_blocks())
+            return unsupported(field, fmt::format("{} has no gradient", name_of(dtype)));
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
     return choose_plan(
-        caps, options, backward_kernels, *operands != problem.dtype,
+        caps, options, backward_kernels, rounds_operands(problem, options, *operands),
         [&](const BackwardKernel& kernel) { return kernel.make(caps, problem, backward, options); });
 }
 

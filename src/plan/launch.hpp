@@ -118,21 +118,23 @@ void set_problem_push(Push& push, const Problem& p, bool arguments) {
     }
 }
 
-// Sets how a module for mixed types finds and decodes query, key and value.
+// Sets how a module for mixed types decodes query, key and value. Only forward kernels find scales of key and value.
 template <class K>
 void set_stored_types(Launch<K>& launch, const Problem& p) {
     auto& c = launch.constants;
     c.query_type = type_of(p.dtype);
     c.key_type = type_of(p.key_dtype);
     c.value_type = type_of(p.value_dtype);
-    c.key_scales = p.key_scales;
-    c.value_scales = p.value_scales;
-    constexpr size_t layout = offsetof(typename Launch<K>::Push, operand_layout), word = sizeof(uint32_t);
-    if (p.key_scales != VKATTN_SCALES_NONE)
-        launch.patch(layout + word * WORD_OF_KEY_SCALES, Region::key_scales);
-    if (p.value_scales != VKATTN_SCALES_NONE)
-        launch.patch(layout + word * WORD_OF_VALUE_SCALES,
-                     p.value_in_key != 0 ? Region::key_scales : Region::value_scales);
+    if constexpr (requires { launch.push.operand_layout; }) {
+        c.key_scales = p.key_scales;
+        c.value_scales = p.value_scales;
+        constexpr size_t layout = offsetof(typename Launch<K>::Push, operand_layout), word = sizeof(uint32_t);
+        if (p.key_scales != VKATTN_SCALES_NONE)
+            launch.patch(layout + word * WORD_OF_KEY_SCALES, Region::key_scales);
+        if (p.value_scales != VKATTN_SCALES_NONE)
+            launch.patch(layout + word * WORD_OF_VALUE_SCALES,
+                         p.value_in_key != 0 ? Region::key_scales : Region::value_scales);
+    }
 }
 
 template <class K>

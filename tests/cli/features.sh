@@ -132,7 +132,28 @@ test_kv_dtype() {
     refuses 2 '--kv-scales: ' explain --seqlen-q 8 --head-dim 64 --kv-dtype e4m3 --kv-scales all
     succeeds bench --seqlen-q 8 --head-dim 64 --kv-dtype int8,e4m3 --kv-scales rows --repeats 4
     refuses 2 '40 is not a multiple of 32' explain --seqlen-q 8 --head-dim 40 --kv-dtype q8_0
-    refuses 3 'one type' explain --seqlen-q 8 --head-dim 64 --kv-dtype f16 --backward
+    refuses 3 'q8_0 has no gradient' explain --seqlen-q 8 --head-dim 64 --kv-dtype q8_0 --backward
+}
+
+# The value of a key is the beginning of its row, which is made of the same numbers as --value is.
+test_value_in_key() {
+    local pattern='=0.25,-0.5,0.75,1.25,-2,3,0,-1'
+    make_input q_latent 2,4,5,96
+    make_input k_latent 2,1,51,96 '<f4' c "$pattern"
+    make_input v_latent 2,1,51,64 '<f4' c "$pattern"
+    local run=(run --query q_latent.npy --key k_latent.npy "${outputs[@]}")
+    succeeds "${run[@]}" --value-in-key 64 --json
+    holds "the report does not tell" "$build/vkattn_json_check" problem.value_in_key=boolean problem.head_dim_v=number <stdout
+    holds "the value is not the key's" "$build/vkattn_reference" check --query q_latent.npy --key k_latent.npy \
+        --value v_latent.npy "${outputs[@]}"
+    refuses 2 --value "${run[@]}"
+    refuses 2 --value-in-key "${run[@]}" --value-in-key 97
+    refuses 2 --value-in-key "${run[@]}" --value-in-key 0
+    refuses 2 --value-in-key "${run[@]}" --value-in-key 64 --value v_latent.npy
+    refuses 2 --kv-dtype "${run[@]}" --value-in-key 64 --kv-dtype f32,f16
+    succeeds explain --seqlen-q 8 --head-dim 96 --value-in-key 64
+    refuses 3 --value-in-key explain --seqlen-q 8 --head-dim 96 --value-in-key 64 --backward
+    succeeds bench --seqlen-q 8 --head-dim 96 --value-in-key 64 --kv-dtype q8_0 --repeats 4
 }
 
 # ---- masks

@@ -199,6 +199,20 @@ test_grad_mixed_files() {
     grad_checked "${features[@]}"
 }
 
+# Without --dtype each gradient is computed in the type of its file.
+test_grad_types_of_files() {
+    local files
+    use_grad g
+    grad_right --causal
+    keep_gradients
+    make_input k_g 2,2,27,8 '<f2'
+    succeeds grad "${files[@]}" "${gradients[@]}" --causal
+    holds "dk has not the type of --key" has_header out/dk.npy "'<f2'"
+    holds "dq has not the type of --query" has_header out/dq.npy "'<f4'"
+    holds "dq changed with the type of --key" cmp <(numbers out/dq.npy 4) <(numbers dq.kept 4)
+    holds "dv changed with the type of --key" cmp <(numbers out/dv.npy 4) <(numbers dv.kept 4)
+}
+
 test_grad_segments() {
     local files
     use_grad g

@@ -50,7 +50,7 @@ BackwardInputs::BackwardInputs(const Case& c, Poison poison)
                                                  dense(forward.key), dense(forward.value));
     out.scatter(std::vector<float>(exact.out.begin(), exact.out.end()));
     for (const double x : exact.lse) lse.push_back(static_cast<float>(x));
-    dout.scatter(normals(exact.out.size(), c.seed * 4 + 17, c.problem.dtype));
+    dout.scatter(normals(exact.out.size(), c.seed * 4 + 17, dtype_of(c.problem, 3)));
     if (c.dlse) dlse = normals(lse.size(), c.seed * 4 + 18, VKATTN_DTYPE_FLOAT32);
 }
 
@@ -59,9 +59,15 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
     const auto q = dense(f.query), k = dense(f.key), v = dense(f.value), dout = dense(inputs.dout);
     const auto dlse = as_double(inputs.dlse);
     const oracle::Problem p = oracle_problem(c, f);
-    const oracle::StorageType storage = storage_of(c.problem.dtype);
+    const auto type = [&](int tensor) { return storage_of(dtype_of(c.problem, tensor)); };
+    const oracle::StorageTypes storage(type(3), type(0), type(1), type(2),
+                                       storage_of(mask_dtype_of(c.problem)));
+    // Where operands have several types, nothing is rounded.
+    const bool is_one_type = type(0) == type(1) && type(0) == type(2) && type(0) == type(3) &&
+                             (c.problem.mask != VKATTN_MASK_FLOAT || type(0) == storage.mask);
+    const oracle::StorageType operands = is_one_type ? operands_of(c) : oracle::StorageType::float32;
     return {oracle::backward(p, q, k, v, dout, dlse),
-            oracle::naive_backward(p, q, k, v, dout, dlse, storage, operands_of(c)), storage};
+            oracle::naive_backward(p, q, k, v, dout, dlse, storage, operands), storage};
 }
 
 std::string Gradients::difference(const Gradients& before) const {
@@ -78,14 +84,15 @@ std::string Gradients::difference(const Gradients& before) const {
 Verdict judge(const Gradients& got, const ExpectedGradients& expected) {
     const auto& [exact, naive, storage] = expected;
     Verdict verdict;
-    verdict.add("dquery", got.extents[0], got.query, exact.query, naive.query, storage);
-    verdict.add("dkey", got.extents[1], got.key, exact.key, naive.key, storage);
-    verdict.add("dvalue", got.extents[2], got.value, exact.value, naive.value, storage);
+    verdict.add("dquery", got.extents[0], got.query, exact.query, naive.query, storage.query);
+    verdict.add("dkey", got.extents[1], got.key, exact.key, naive.key, storage.key);
+    verdict.add("dvalue", got.extents[2], got.value, exact.value, naive.value, storage.value);
     const uint64_t elements[] = {got.mask.size()};
-    if (!got.mask.empty()) verdict.add("dbias", elements, got.mask, exact.mask, naive.mask, storage);
+    if (!got.mask.empty()) verdict.add("dbias", elements, got.mask, exact.mask, naive.mask, storage.mask);
     const uint64_t heads[] = {got.sinks.size()};
     if (!got.sinks.empty())
-        verdict.add("dsinks", heads, got.sinks, exact.sinks, naive.sinks, storage);  // by way of out
+        verdict.add("dsinks", heads, got.sinks, exact.sinks, naive.sinks,
+                    storage.out);  // by way of out
     return verdict;
 }
 
@@ -95,7 +102,7 @@ std::string compare(const Gradients& got, const ExpectedGradients& expected) {
 
 BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs,
                                Place place, uint32_t old_content)
-    : RunMemory(device, place, old_content), dtype_(c.problem.dtype) {
+    : RunMemory(device, place, old_content), dtype_(mask_dtype_of(c.problem)) {
     const auto bytes_of = [](const auto& values) { return std::as_bytes(std::span(values)); };
     add_inputs(c, inputs.forward, args_);
     args_.out = input("out", inputs.out.image, alignment_of(c, inputs.out));

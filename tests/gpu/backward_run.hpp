@@ -21,7 +21,7 @@ Tensor gradient_tensor(const Case& c, int tensor, Poison poison = Poison::nan);
 struct ExpectedGradients {
     oracle::Gradients exact;
     oracle::NaiveGradients naive;
-    oracle::StorageType storage{};
+    oracle::StorageTypes storage;
 };
 ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs);
 

@@ -114,6 +114,14 @@ void lead_through_softcap(const Block<T>& slopes, Block<T>& gradients, Round rou
     }
 }
 
+// These bring numbers to the types that they are stored in.
+template <typename Store>
+struct Stores {
+    Store out, query, key, value, mask;
+};
+template <typename Store>
+Stores(Store, Store, Store, Store, Store) -> Stores<Store>;
+
 // `round` is for operands of products, `store` for what is stored.
 template <typename T, typename Round, typename Store>
 void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T>& share, Round round,
@@ -124,7 +132,7 @@ void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T
     for (T& x : rounded.values) x = round(x);
     add_weighted_rows(rounded, rows.dout.data(), p.head_dim_v, share.value.data());
 
-    const std::vector<T> delta = deltas(p, rows, rounded, store);
+    const std::vector<T> delta = deltas(p, rows, rounded, store.out);
     Block<T> gradients = score_gradients(p, rows, attended.probabilities, delta);
     if (mask_has_gradient(p)) add_mask_gradients(p, rows, gradients, share.mask);
     for (std::size_t r = 0; r < delta.size(); ++r)  // a score whose value is 0
@@ -198,10 +206,10 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round, S
     }
 
     const T scale = static_cast<T>(p.softmax_scale);
-    for (T& x : result.query) x = store(scale * x);
-    for (T& x : result.key) x = store(scale * x);
-    for (T& x : result.value) x = store(x);
-    for (T& x : result.mask) x = store(x);
+    for (T& x : result.query) x = store.query(scale * x);
+    for (T& x : result.key) x = store.key(scale * x);
+    for (T& x : result.value) x = store.value(x);
+    for (T& x : result.mask) x = store.mask(x);
     return result;
 }
 
@@ -212,22 +220,26 @@ Gradients backward(const Problem& problem, std::span<const double> query, std::s
                    std::span<const double> dlse) {
     const auto as_it_is = [](double x) { return x; };
     return all_gradients<Gradients>(problem, Tensors<double>{query, key, value, dout, dlse}, as_it_is,
-                                    as_it_is);
+                                    Stores{as_it_is, as_it_is, as_it_is, as_it_is, as_it_is});
 }
 
 NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
                               std::span<const double> key, std::span<const double> value,
-                              std::span<const double> dout, std::span<const double> dlse, StorageType storage,
-                              std::optional<StorageType> operands) {
-    const auto store = [storage](float x) { return round_to_storage(x, storage); };
-    const auto round = [type = operands.value_or(storage)](float x) { return round_to_storage(x, type); };
+                              std::span<const double> dout, std::span<const double> dlse,
+                              const StorageTypes& types, std::optional<StorageType> operands) {
+    const auto rounds_to = [](StorageType type) {
+        return [type](float x) { return round_to_storage(x, type); };
+    };
+    const auto round = rounds_to(operands.value_or(types.out));
     std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value), incoming = narrow(dout);
     if (operands)  // else they are of the storage type as they are
         for (auto* tensor : {&q, &k, &v, &incoming})
             for (float& x : *tensor) x = round(x);
     const std::vector<float> incoming_lse = narrow(dlse);
-    return all_gradients<NaiveGradients>(problem, Tensors<float>{q, k, v, incoming, incoming_lse}, round,
-                                         store);
+    return all_gradients<NaiveGradients>(
+        problem, Tensors<float>{q, k, v, incoming, incoming_lse}, round,
+        Stores{rounds_to(types.out), rounds_to(types.query), rounds_to(types.key), rounds_to(types.value),
+               rounds_to(types.mask)});
 }
 
 }  // namespace oracle

@@ -24,15 +24,24 @@ struct Gradients {
 Gradients backward(const Problem& problem, std::span<const double> query, std::span<const double> key,
                    std::span<const double> value, std::span<const double> dout, std::span<const double> dlse);
 
-// The yardstick: all arithmetic in float32; out, P, the gradient of scale * (q.k) and the results rounded to the
-// storage type, the scores' gradient on its way to the mask's not. `operands`: what all that products multiply is
-// rounded to instead, query, key, value and dout too.
+// How out is stored, and the gradients, each as what it is of.
+struct StorageTypes {
+    StorageType out, query, key, value, mask;
+    // NOLINTNEXTLINE(google-explicit-constructor): all in one type
+    constexpr StorageTypes(StorageType all) : StorageTypes(all, all, all, all, all) {}
+    constexpr StorageTypes(StorageType o, StorageType q, StorageType k, StorageType v, StorageType m)
+        : out(o), query(q), key(k), value(v), mask(m) {}
+};
+
+// The yardstick: all arithmetic in float32; out, P, the gradient of scale * (q.k) and the results rounded to their
+// storage types, the scores' gradient on its way to the mask's not. `operands`: what all that products multiply is
+// rounded to instead of out's type, query, key, value and dout too.
 struct NaiveGradients {
     std::vector<float> query, key, value, mask, sinks;
 };
 NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
                               std::span<const double> key, std::span<const double> value,
-                              std::span<const double> dout, std::span<const double> dlse, StorageType storage,
-                              std::optional<StorageType> operands = {});
+                              std::span<const double> dout, std::span<const double> dlse,
+                              const StorageTypes& types, std::optional<StorageType> operands = {});
 
 }  // namespace oracle

@@ -179,8 +179,44 @@ class Attention(unittest.TestCase):
         turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k8, v8)]
         out = vkattn.attention(*turned, kv_dtype="q8_0", layout="bshd", return_lse=False)
         self.assertTrue(np.array_equal(out.transpose(0, 2, 1, 3), vkattn.attention(q, k8, v8, kv_dtype="q8_0")[0]))
-        with self.assertRaisesRegex(NotImplementedError, "^k: .*one type"):
-            vkattn.attention_backward(q[..., :32], q, k16, v16, q[..., :32], np.zeros(q.shape[:3], np.float32))
+        with self.assertRaisesRegex(NotImplementedError, "^k: q8_0 has no gradient"):
+            out, lse = vkattn.attention(q, k8, v8, kv_dtype="q8_0")
+            vkattn.attention_backward(out, q, k8, v8, out, lse, kv_dtype="q8_0")
+
+    def test_value_in_key(self):
+        random = np.random.default_rng(6)
+        q, k = (random.standard_normal((2, heads, rows, 96), np.float32) for heads, rows in ((4, 5), (2, 9)))
+        k16 = k.astype(np.float16)
+        for key, exact, options in ((k, k, {}), (k16, k16, {"causal": True}),
+                                    (reference.q8_0(k), reference.of_q8_0(reference.q8_0(k)), {"kv_dtype": "q8_0"})):
+            own = vkattn.attention(q, key, value_in_key=64, **options)
+            options.pop("kv_dtype", None)
+            expected = reference.attention(q, exact, exact[..., :64], **options)
+            self.assertTrue(np.allclose(own[0], expected[0], atol=2e-5) and np.allclose(own[1], expected[1], atol=2e-5))
+        self.assertEqual(vkattn.plan((1, 4, 5, 96), (1, 2, 9, 96), value_in_key=64).explain()["num_splits"], 1)
+        for error, text, options in ((TypeError, "^v: is None", {}),
+                                     (ValueError, "^value_in_key: 97", {"value_in_key": 97}),
+                                     (TypeError, "^value_in_key: excludes v", {"v": k, "value_in_key": 64}),
+                                     (ValueError, "^value_scales: ", {"value_in_key": 64, "value_scales": 1.0})):
+            with self.assertRaisesRegex(error, text):
+                vkattn.attention(q, k, **options)
+        with self.assertRaisesRegex(NotImplementedError, "^value_in_key: only the forward"):
+            vkattn.attention_backward(q[..., :64], q, k, None, q[..., :64], np.zeros(q.shape[:3], np.float32),
+                                      value_in_key=64)
+
+    def test_gradients_have_types_of_their_own(self):
+        random = np.random.default_rng(7)
+        q = random.standard_normal((1, 4, 5, 16), np.float32)
+        k, v, mask = (random.standard_normal(shape).astype(np.float16)
+                      for shape in ((1, 2, 9, 16), (1, 2, 9, 24), (5, 9)))
+        out, lse = vkattn.attention(q, k, v, mask=mask)
+        dout = np.ones_like(out)
+        own = vkattn.attention_backward(dout, q, k, v, out, lse, mask=mask, dbias=True)
+        wide = vkattn.attention_backward(dout, q, *(x.astype(np.float32) for x in (k, v)), out, lse,
+                                         mask=mask.astype(np.float32), dbias=True)
+        self.assertEqual([x.dtype for x in own], [np.float32, np.float16, np.float16, np.float16])
+        for a, b in zip(own, wide):
+            self.assertTrue(np.allclose(a, b, rtol=2e-3, atol=2e-3))
 
     def hold_types(self, given, decoded, **options):
         out, lse = vkattn.attention(*given, **options)

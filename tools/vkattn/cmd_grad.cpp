@@ -41,10 +41,6 @@ FileArray read_like_lse(const char* argument, const std::string& path, const Inp
 
 GradInputs read_grad_inputs(const Grad& grad) {
     GradInputs in{read_inputs(grad.files, grad.attention), {}, {}, {}, {}};
-    const NpyDtype of_query = in.problem.query.array.dtype;
-    check_dtype("--key", in.problem.key.array, of_query);
-    check_dtype("--value", in.problem.value.array, of_query);
-    if (in.problem.problem.mask == VKATTN_MASK_FLOAT) check_dtype("--mask", in.problem.mask.array, of_query);
     if (grad.dbias && in.problem.problem.mask != VKATTN_MASK_FLOAT)
         throw UsageError("--dbias", "is the gradient of a float mask, and --mask is bool");
     in.dout = read_like_out("--dout", grad.dout, grad, in.problem);

@@ -124,8 +124,7 @@ uint64_t tensor_bytes(const VkattnProblem& p) {
 
 Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) const {
     const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1),
-                   keys = element_count(p.batch, p.num_heads_kv, p.seqlen_kv, 1),
-                   element = element_bytes(p.dtype);
+                   keys = element_count(p.batch, p.num_heads_kv, p.seqlen_kv, 1);
     Tensors t;
     t.query = random_buffer(runtime_, rows * p.head_dim_qk, p.dtype, seed);
     t.key = random_buffer(runtime_, keys * p.head_dim_qk, dtype_of(p, p.key_dtype), seed + 1);
@@ -134,10 +133,10 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
     t.out = runtime_.allocate(rows * p.head_dim_v * element_bytes(dtype_of(p, p.out_dtype)));
     t.lse = runtime_.allocate(rows * sizeof(float));
     if (pass_ == Pass::forward) return t;
-    t.dout = random_buffer(runtime_, rows * p.head_dim_v, p.dtype, seed + 3);
-    t.dquery = runtime_.allocate(rows * p.head_dim_qk * element);
-    t.dkey = runtime_.allocate(keys * p.head_dim_qk * element);
-    t.dvalue = runtime_.allocate(keys * p.head_dim_v * element);
+    t.dout = random_buffer(runtime_, rows * p.head_dim_v, dtype_of(p, p.out_dtype), seed + 3);
+    t.dquery = runtime_.allocate(rows * p.head_dim_qk * element_bytes(p.dtype));
+    t.dkey = runtime_.allocate(keys * p.head_dim_qk * element_bytes(dtype_of(p, p.key_dtype)));
+    t.dvalue = runtime_.allocate(keys * p.head_dim_v * element_bytes(dtype_of(p, p.value_dtype)));
     return t;
 }
 
@@ -158,7 +157,7 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
     uint64_t elements = 1;
     for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
-    dbias_ = runtime.allocate(elements * element_bytes(p.dtype));
+    dbias_ = runtime.allocate(elements * element_bytes(dtype_of(p, p.mask_dtype)));
 }
 
 VkattnBackward backward_of(const VkattnProblem& p) {

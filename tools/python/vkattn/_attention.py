@@ -300,7 +300,7 @@ class _Call:
         """An array of the caller's layout, and the same with axes (batch, head, sequence, head dim)."""
         batch, heads, rows, _ = rows_of.shape
         shape = [batch, heads, rows, head_dim]
-        made = self.tensors.output([shape[i] for i in _LAYOUTS[self.layout]], self.query.dtype)
+        made = self.tensors.output([shape[i] for i in _LAYOUTS[self.layout]], rows_of.dtype)
         return made, _axes(made, self.layout)
 
     def take(self, value, name, like, head_dim):
