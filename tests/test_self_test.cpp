@@ -41,9 +41,11 @@ void fail_all(DeviceCaps& caps, const std::string& kernel) {
         }
 }
 
+// The kernels of tests whose operands have all one type.
 std::vector<std::string> kernels_of(const std::vector<PlannedTest>& tests) {
     std::vector<std::string> kernels;
-    for (const PlannedTest& t : tests) kernels.push_back(t.verdict.kernel);
+    for (const PlannedTest& t : tests)
+        if (!t.verdict.mixed) kernels.push_back(t.verdict.kernel);
     return kernels;
 }
 
@@ -292,18 +294,20 @@ TEST_CASE("self-test: verdicts are kept as text, which another device or version
     caps.api_version = version_1_2;
     caps.verdicts = {
         {false, "tiles", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, ""},
-        {true, "matrix", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_BFLOAT16, "dkey[7] is nan instead of 0.25"}};
+        {true, "matrix", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_BFLOAT16, "dkey[7] is nan instead of 0.25"},
+        {false, "rows", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, "", true}};
     const std::string text = verdicts_text(caps, version);
     const std::string features = "Vulkan 1.2 storage 0 int64 0 dots 0 0 subgroups 0 0 matrices 0 0\n";
     const std::string body = features +
                              "forward tiles float32 float32 passed\n"
-                             "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n";
+                             "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n"
+                             "mixed-forward rows float32 float32 passed\n";
     CHECK(text.starts_with("vkattn 1.2.3 self-test of device 1:2 with driver 3, checksum "));
     CHECK(text.ends_with("\n" + body));
     const auto verdicts_in = [&](const std::string& of) { return verdicts_of(caps, of, version); };
     DeviceCaps told = caps;
     told.verdicts = verdicts_in(text);
-    CHECK_EQ(told.verdicts.size(), 2);
+    CHECK(told.verdicts == caps.verdicts);
     CHECK_EQ(verdicts_text(told, version), text);
     CHECK(verdicts_of(caps, text, "1.2.4").empty());
     for (const auto change :
@@ -319,7 +323,7 @@ TEST_CASE("self-test: verdicts are kept as text, which another device or version
     const auto of_body = [&](const std::string& other) {
         return verdicts_in(kept_text("self-test", caps, version, other));
     };
-    CHECK_EQ(of_body(body).size(), 2);
+    CHECK_EQ(of_body(body).size(), 3);
     for (const char* damaged :
          {"", "x", "forward tiles float32 float32\n", "sideways tiles float32 float32 passed\n",
           "forward tiles float31 float32 passed\n", "forward tiles float32 float32 failed \n",
@@ -335,6 +339,38 @@ TEST_CASE("self-test: verdicts are kept as text, which another device or version
         damaged[at] ^= 1;
         CHECK(verdicts_in(damaged).empty());
     }
+}
+
+TEST_CASE("self-test: modules for operands in types of their own have tests and verdicts of their own") {
+    using Key = std::tuple<std::string, bool, VkattnDtype>;  // kernel, backward, operands
+    const auto mixed_tests = [](const DeviceCaps& caps) {
+        std::set<Key> found;
+        for (const PlannedTest& t : pending_tests(caps))
+            if (t.verdict.mixed) found.emplace(t.verdict.kernel, t.verdict.backward, t.verdict.operands);
+        return found;
+    };
+    const auto f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
+    const std::set<Key> portable = {{"tiles", false, f32}, {"rows", false, f32}, {"tiles", true, f32}};
+    CHECK(mixed_tests(vkattn::test::profile("lavapipe")) == portable);
+    std::set<Key> all = portable;
+    all.insert({{"matrix", false, f16},
+                {"matrix", false, bf16},
+                {"matrix_rows", false, f16},
+                {"matrix_rows", false, bf16}});
+    DeviceCaps caps = device("nvidia_h200");
+    CHECK(mixed_tests(caps) == all);
+    // A wrong module for several types is not planned, and that says nothing of the module for one type.
+    for (PlannedTest& t : pending_tests(caps)) {
+        if (t.verdict.kernel == "matrix" && t.verdict.mixed) t.verdict.failure = "out[0] is 2 instead of 1";
+        caps.verdicts.push_back(t.verdict);
+    }
+    const auto kernel_with = [&](VkattnDtype keys) {
+        const SelfTest test{false, f16, VKATTN_PRECISION_STORAGE, Shape::rows, SelfTestNumbers::normal,
+                            "",    keys};
+        return make_plan(caps, test.problem(), Options{})->kernel;
+    };
+    CHECK_EQ(kernel_with(VKATTN_DTYPE_SAME), "matrix");
+    CHECK_EQ(kernel_with(VKATTN_DTYPE_Q4_0), "tiles");
 }
 
 // A forward's tests are of normal numbers and of subnormal ones, which no other kernel has a test of.

@@ -14,7 +14,8 @@ namespace {
 
 using Shape = SelfTestShape;
 
-constexpr size_t longest_failure = 160;  // of a verdict, in bytes
+constexpr size_t longest_failure = 160;                // of a verdict, in bytes
+constexpr std::string_view of_mixed_types = "mixed-";  // before the pass, in the text of a verdict
 
 constexpr struct {
     VkattnDtype dtype;
@@ -142,6 +143,7 @@ Problem SelfTest::problem() const {
     p.head_dim_qk = p.head_dim_v = Shape::head_dim;
     p.causal = 1;
     p.alignment_bytes = 16;
+    p.key_dtype = p.value_dtype = keys;
     p.query_strides.head = uint64_t{Shape::rows} * Shape::head_dim;
     return *resolve(p);  // nothing of it is wrong on any device
 }
@@ -151,9 +153,10 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
     const auto add = [&](const SelfTest& test) {
         const Result<Plan> plan = plan_of(caps, test);
         // There is nothing to test where the device has no kernel: whoever asks for a plan is told why.
-        if (!plan || verdict_on(caps, test.backward, plan->kernel, test.dtype, plan->operands) != nullptr)
+        if (!plan || verdict_on(caps, test.backward, plan->kernel, test.dtype, plan->operands,
+                                test.mixed()) != nullptr)
             return;
-        KernelVerdict verdict{test.backward, plan->kernel, test.dtype, plan->operands, ""};
+        KernelVerdict verdict{test.backward, plan->kernel, test.dtype, plan->operands, "", test.mixed()};
         // The kernel `rows` does not round, so that several precisions come to the same test.
         const bool is_there = std::ranges::any_of(pending, [&](const PlannedTest& other) {
             return other.test.rows == test.rows && is_of(other.verdict, verdict);
@@ -172,6 +175,12 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
     for (const bool backward : {false, true})
         for (const auto& [dtype, precision] : types)
             add({backward, dtype, precision, Shape::rows, SelfTestNumbers::normal, "tiles_dot"});
+    constexpr auto storage = VKATTN_PRECISION_STORAGE;
+    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+        for (const uint32_t rows : {Shape::rows, 1u})
+            add({false, dtype, storage, rows, SelfTestNumbers::normal, "", VKATTN_DTYPE_Q8_0});
+    add({true, VKATTN_DTYPE_FLOAT32, storage, Shape::rows, SelfTestNumbers::normal, "",
+         VKATTN_DTYPE_FLOAT16});
     return pending;
 }
 
@@ -179,8 +188,10 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
 // float32's dvalue is off by more than 1e-6 on an H100. A kernel that is wrong is off by far more.
 std::string judge(const PlannedTest& planned, const SelfTestOutputs& got,
                   const SelfTestReference& reference) {
-    const double allowed =
-        16 * std::max(rounding_of(planned.verdict.operands), rounding_of(planned.verdict.dtype));
+    double rounding = std::max(rounding_of(planned.verdict.operands), rounding_of(planned.verdict.dtype));
+    if (planned.test.keys == VKATTN_DTYPE_FLOAT16)
+        rounding = std::max(rounding, rounding_of(planned.test.keys));
+    const double allowed = 16 * rounding;
     if (planned.test.backward)
         return first_failure({{"dquery", got.dquery, reference.dquery, allowed},
                               {"dkey", got.dkey, reference.dkey, allowed},
@@ -194,7 +205,18 @@ std::string judge(const PlannedTest& planned, const SelfTestOutputs& got,
     return first_failure({{"out", got.out, out, allowed}, {"lse", got.lse, lse, of_scores}});
 }
 
+// Blocks whose factor is 1/16, of which the elements are multiples.
+static std::vector<std::byte> stored_in_blocks(std::span<const double> values) {
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < values.size(); i++) {
+        if (i % 32 == 0) bytes.insert(bytes.end(), {std::byte{0x00}, std::byte{0x2c}});
+        bytes.push_back(static_cast<std::byte>(static_cast<int8_t>(16 * values[i])));
+    }
+    return bytes;
+}
+
 std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype) {
+    if (dtype == VKATTN_DTYPE_Q8_0) return stored_in_blocks(values);
     std::vector<std::byte> bytes(values.size() * bytes_of(dtype));
     for (size_t i = 0; i < values.size(); i++)
         if (dtype == VKATTN_DTYPE_FLOAT32) {
@@ -224,7 +246,8 @@ std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype) 
 
 bool is_of(const KernelVerdict& verdict, const KernelVerdict& other) {
     return verdict.backward == other.backward && verdict.kernel == other.kernel &&
-           verdict.dtype == other.dtype && verdict.operands == other.operands;
+           (verdict.mixed || verdict.dtype == other.dtype) && verdict.operands == other.operands &&
+           verdict.mixed == other.mixed;
 }
 
 // These decide, beside device and driver, which modules a test runs. A verdict on other modules says nothing.
@@ -237,8 +260,9 @@ std::string features_of(const DeviceCaps& caps) {
 }
 
 std::string text_of(const KernelVerdict& v) {
-    return fmt::format("{} {} {} {} {}", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
-                       name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
+    return fmt::format("{}{} {} {} {} {}", v.mixed ? of_mixed_types : "", v.backward ? "backward" : "forward",
+                       v.kernel, name_of(v.dtype), name_of(v.operands),
+                       v.failure.empty() ? "passed" : "failed " + v.failure);
 }
 
 std::string verdicts_text(const DeviceCaps& caps, std::string_view version) {
@@ -256,7 +280,10 @@ std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view 
     std::vector<KernelVerdict> verdicts;
     while (!text.empty()) {
         std::string_view line = take(text, '\n');
-        const std::string_view pass = take(line, ' '), kernel = take(line, ' ');
+        std::string_view pass = take(line, ' ');
+        const std::string_view kernel = take(line, ' ');
+        const bool mixed = pass.starts_with(of_mixed_types);
+        if (mixed) pass.remove_prefix(of_mixed_types.size());
         const auto dtype = dtype_of(take(line, ' ')), operands = dtype_of(take(line, ' '));
         const std::string_view word = take(line, ' ');
         const bool known = (pass == "forward" || pass == "backward") && !kernel.empty() && dtype && operands;
@@ -266,7 +293,8 @@ std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view 
             std::ranges::all_of(line, [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
         if (!known || !is_plain || !(word == "failed" ? !line.empty() : word == "passed" && line.empty()))
             return {};
-        verdicts.push_back({pass == "backward", std::string(kernel), *dtype, *operands, std::string(line)});
+        verdicts.push_back(
+            {pass == "backward", std::string(kernel), *dtype, *operands, std::string(line), mixed});
     }
     return verdicts;
 }

@@ -44,7 +44,8 @@ SelfTestInputs self_test_inputs(SelfTestNumbers numbers = SelfTestNumbers::norma
 SelfTestReference self_test_reference(const SelfTestInputs& inputs);
 
 // One test: whether it is a backward, of which storage type, with which operands, of how many rows. A forward of one
-// row takes the last row of each head: few rows have a kernel of their own.
+// row takes the last row of each head: few rows have a kernel of their own. Where keys and values have a type of their
+// own, which is q8_0 or float16, the test is of the modules for that.
 struct SelfTest {
     bool backward = false;
     VkattnDtype dtype{};
@@ -52,7 +53,10 @@ struct SelfTest {
     uint32_t rows = 0;
     SelfTestNumbers numbers = SelfTestNumbers::normal;
     std::string_view kernel{};  // that the test is of; "" = the planner's choice
+    VkattnDtype keys = VKATTN_DTYPE_SAME;
 
+    bool mixed() const { return keys != VKATTN_DTYPE_SAME; }
+    VkattnDtype key_dtype() const { return mixed() ? keys : dtype; }
     Problem problem() const;
 };
 
@@ -74,7 +78,7 @@ struct SelfTestOutputs {
 };
 std::string judge(const PlannedTest& planned, const SelfTestOutputs& got, const SelfTestReference& reference);
 
-// Elements of a storage type and float64.
+// Elements of a storage type and float64. q8_0 has elements of the test's normal numbers exactly; it is not loaded.
 std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype);
 std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype);
 

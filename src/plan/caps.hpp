@@ -41,6 +41,8 @@ struct KernelVerdict {
     std::string kernel;
     VkattnDtype dtype{}, operands{};
     std::string failure;  // what is wrong, in one line; "" if the kernel is right
+    // It is about the modules for operands in types of their own, whatever these are. dtype is the tested query's.
+    bool mixed = false;
 
     bool operator==(const KernelVerdict&) const = default;
 };
@@ -92,9 +94,10 @@ struct DeviceCaps {
 
 // Returns the verdict on a kernel, or null.
 inline const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
-                                       VkattnDtype dtype, VkattnDtype operands) {
+                                       VkattnDtype dtype, VkattnDtype operands, bool mixed) {
     for (const KernelVerdict& v : caps.verdicts)
-        if (v.backward == backward && v.kernel == kernel && v.dtype == dtype && v.operands == operands)
+        if (v.backward == backward && v.kernel == kernel && (mixed || v.dtype == dtype) &&
+            v.operands == operands && v.mixed == mixed)
             return &v;
     return nullptr;
 }

@@ -81,8 +81,8 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
 Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, std::string_view kernel) {
     for (const bool backward : {true, false}) {
         if (backward != plan.backward.has_value() && (backward || !kernel.ends_with("_dot"))) continue;
-        const KernelVerdict* const verdict =
-            verdict_on(caps, backward, kernel, plan.problem.dtype, plan.operands);
+        const KernelVerdict* const verdict = verdict_on(caps, backward, kernel, plan.problem.dtype,
+                                                        plan.operands, plan.problem.has_mixed_types());
         if (verdict != nullptr && !verdict->failure.empty())
             return unsupported("", "it failed the self-test on this device: " + verdict->failure);
     }

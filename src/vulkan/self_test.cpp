@@ -34,7 +34,8 @@ struct Layout {
         Part out, lse, dquery, dkey, dvalue;
     };
     Inputs inputs[std::size(dtypes)];
-    Inputs subnormal;  // float16; of a forward only
+    Inputs subnormal;               // float16; of a forward only
+    Part key_blocks, value_blocks;  // q8_0
     Part lse, scratch;
     std::vector<Outputs> outputs;  // of each test
     uint64_t size_bytes = 0;
@@ -47,6 +48,8 @@ struct Layout {
             inputs[i] = {take(query), take(key), take(key), take(query), take(query)};
         }
         lse = take(Shape::lse_elements * sizeof(float));
+        key_blocks = take(Shape::key_elements / 32 * 34);
+        value_blocks = take(Shape::key_elements / 32 * 34);
         if (std::ranges::any_of(tests, [](const PlannedTest& t) { return is_subnormal(t.test); })) {
             const Inputs& alike = inputs_of(VKATTN_DTYPE_FLOAT16);
             subnormal = {take(alike.query.size_bytes),
@@ -57,13 +60,10 @@ struct Layout {
         }
         for (const auto& [test, verdict, scratch_bytes] : tests) {
             const uint64_t row = uint64_t{Shape::heads_q} * Shape::head_dim * bytes_of(test.dtype);
+            const uint64_t keys = Shape::key_elements * bytes_of(test.key_dtype());
             Outputs o;
             if (test.backward)
-                o = {{},
-                     {},
-                     take(row * test.rows),
-                     take(row / Shape::heads_q * Shape::keys),
-                     take(row / Shape::heads_q * Shape::keys)};
+                o = {{}, {}, take(row * test.rows), take(keys), take(keys)};
             else
                 o = {take(row * test.rows),
                      take(uint64_t{Shape::heads_q} * test.rows * sizeof(float)),
@@ -127,6 +127,8 @@ class Recording {
             write(to.out, stored(reference.out, dtype));
             write(to.dout, stored(in.dout, dtype));
         }
+        write(layout.key_blocks, stored(in.key, VKATTN_DTYPE_Q8_0));
+        write(layout.value_blocks, stored(in.value, VKATTN_DTYPE_Q8_0));
         write(layout.lse, stored(reference.lse, VKATTN_DTYPE_FLOAT32));
         if (layout.subnormal.query.size_bytes != 0) {
             const SelfTestInputs small = self_test_inputs(SelfTestNumbers::subnormal);
@@ -145,8 +147,10 @@ class Recording {
         const Layout::Inputs& from = layout.inputs_of(test);
         args.query = address(from.query) + uint64_t{Shape::rows - test.rows} * Shape::head_dim *
                                                bytes_of(test.dtype);  // the last rows
-        args.key = address(from.key);
-        args.value = address(from.value);
+        const bool blocks = test.keys == VKATTN_DTYPE_Q8_0;
+        const Layout::Inputs& keys = test.mixed() && !blocks ? layout.inputs_of(test.keys) : from;
+        args.key = address(blocks ? layout.key_blocks : keys.key);
+        args.value = address(blocks ? layout.value_blocks : keys.value);
         args.scratch_buffer = memory_.buffer;
         args.scratch_offset = memory_.offset + layout.scratch.at;
         args.scratch_address = address(layout.scratch);
@@ -205,7 +209,7 @@ SelfTestOutputs outputs_of(const SelfTest& test, const Layout::Outputs& at,
         return loaded(results.subspan(part.at, part.size_bytes), dtype);
     };
     return {load(at.out, test.dtype), load(at.lse, VKATTN_DTYPE_FLOAT32), load(at.dquery, test.dtype),
-            load(at.dkey, test.dtype), load(at.dvalue, test.dtype)};
+            load(at.dkey, test.key_dtype()), load(at.dvalue, test.key_dtype())};
 }
 
 }  // namespace
