@@ -64,7 +64,8 @@ std::vector<Pass> make_passes(const PassContext& c, const Plan& plan) {
 
 Result<Plan> plan_passes(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                          const Options& options, KernelKind kind) {
-    if (kind == KernelKind::backward_dot && problem.has_mixed_types()) return unsupported("", needs_one_type);
+    if (kind == KernelKind::backward_dot && problem.has_mixed_types())
+        return unsupported(is_named(options) ? "options.kernel" : "", needs_one_type);
     const Result<TileChoice> tiles = choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
     const TileNumbers& n = tiles->numbers;

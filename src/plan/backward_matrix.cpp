@@ -561,7 +561,11 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
                               const Options& options, KernelKind kind) {
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "it may round a row otherwise than its neighbours");
-    if (problem.has_mixed_types()) return unsupported("", needs_one_type);
+    if (problem.has_mixed_types())
+        return unsupported(options.precision != VKATTN_PRECISION_STORAGE ? "options.precision"
+                           : is_named(options)                           ? "options.kernel"
+                                                                         : "",
+                           "a backward on matrix units is for operands that are all stored in one type");
     const Result<TileChoice> tiles = choose_backward_matrix(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
     const Numbers& n = *tiles->backward_matrix;

@@ -146,13 +146,15 @@ test_value_in_key() {
     holds "the report does not tell" "$build/vkattn_json_check" problem.value_in_key=boolean problem.head_dim_v=number <stdout
     holds "the value is not the key's" "$build/vkattn_reference" check --query q_latent.npy --key k_latent.npy \
         --value v_latent.npy "${outputs[@]}"
-    refuses 2 --value "${run[@]}"
+    refuses 2 'is needed, or --value-in-key' "${run[@]}"
     refuses 2 --value-in-key "${run[@]}" --value-in-key 97
     refuses 2 --value-in-key "${run[@]}" --value-in-key 0
     refuses 2 --value-in-key "${run[@]}" --value-in-key 64 --value v_latent.npy
     refuses 2 --kv-dtype "${run[@]}" --value-in-key 64 --kv-dtype f32,f16
     succeeds explain --seqlen-q 8 --head-dim 96 --value-in-key 64
+    refuses 2 --value-in-key explain --seqlen-q 8 --head-dim 96 --value-in-key 0
     refuses 3 --value-in-key explain --seqlen-q 8 --head-dim 96 --value-in-key 64 --backward
+    refuses 3 --precision explain --seqlen-q 8 --head-dim 96 --kv-dtype f16 --precision f16 --backward
     succeeds bench --seqlen-q 8 --head-dim 96 --value-in-key 64 --kv-dtype q8_0 --repeats 4
 }
 

@@ -197,6 +197,8 @@ class Attention(unittest.TestCase):
         for error, text, options in ((TypeError, "^v: is None", {}),
                                      (ValueError, "^value_in_key: 97", {"value_in_key": 97}),
                                      (TypeError, "^value_in_key: excludes v", {"v": k, "value_in_key": 64}),
+                                     (TypeError, "^value_in_key: True", {"value_in_key": True}),
+                                     (ValueError, "^kv_dtype: ", {"value_in_key": 64, "kv_dtype": (None, "float16")}),
                                      (ValueError, "^value_scales: ", {"value_in_key": 64, "value_scales": 1.0})):
             with self.assertRaisesRegex(error, text):
                 vkattn.attention(q, k, **options)

@@ -260,6 +260,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.seqlen_kv = seqlen_kv.value_or(seqlen_q);
     problem.head_dim_qk = head_dim_qk;
     problem.value_in_key = value_in_key.has_value() ? 1 : 0;
+    if (value_in_key == 0u) throw UsageError("--value-in-key", "0 elements are no value");
     problem.head_dim_v = value_in_key ? *value_in_key : head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     if (mask_dtype) problem.mask_dtype = parse_dtype_of("--mask-dtype", *mask_dtype);

@@ -346,7 +346,7 @@ std::optional<NpyDtype> InputFiles::wanted_out_dtype() const {
 
 std::vector<NamedFile> InputFiles::named() const {
     std::vector<NamedFile> files{{"--query", query}, {"--key", key}};
-    if (!value_in_key) files.push_back({"--value", value});
+    if (!value.empty()) files.push_back({"--value", value});
     if (mask) files.push_back({"--mask", *mask});
     for (size_t i = 0; i < num_arrays; i++)
         if (arrays[i] && *arrays[i] != block_map_from_mask)

@@ -135,9 +135,15 @@ class _Call:
         if (v is None) != (value_in_key is not None):
             raise TypeError("v: is None, and value_in_key does not say where values lie" if v is None else
                             "value_in_key: excludes v, which is None where values lie in keys")
-        if value_in_key is not None and value_scales is not None:
-            raise ValueError("value_scales: values that lie in keys have key_scales")
-        self._set_tensors(q, k, v, dtype, _kv_dtypes(kv_dtype), value_in_key)
+        kept = _kv_dtypes(kv_dtype)
+        if v is None:
+            if isinstance(value_in_key, bool):
+                raise TypeError(f"value_in_key: {value_in_key} does not say how many elements a value has")
+            if value_scales is not None:
+                raise ValueError("value_scales: values that lie in keys have key_scales")
+            if kept[0] != kept[1]:
+                raise ValueError(f"kv_dtype: {kept[1]!r} is another type than that of k, in which values lie")
+        self._set_tensors(q, k, v, dtype, kept, value_in_key)
         self._set_bounds(causal, window, softcap, scale, align)
         self._set_mask(mask)
         self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
@@ -159,7 +165,7 @@ class _Call:
             if block is not None:
                 shape[3] = shape[3] // block * _BLOCK_ELEMENTS
         if v is None:
-            shapes.append(shapes[1][:3] + [_whole(value_in_key, "value_in_key", 1, shapes[1][3])])
+            shapes.append(shapes[1][:3] + [_whole(value_in_key, "value_in_key", 1, max(shapes[1][3], 1))])
         if shapes[1][:3] != shapes[2][:3]:
             raise ValueError(f"v: batch, heads and sequence {tuple(shapes[2][:3])} are not those of k, "
                              f"{tuple(shapes[1][:3])}")
@@ -480,7 +486,7 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     >>> bool(np.allclose(dv, 3 / 5))
     True
     """
-    if options.get("num_splits", 0) > 1:
+    if _whole(options.get("num_splits", 0), "num_splits", 0, 2**31) > 1:
         raise ValueError("num_splits: the backward does not split the keys")
     arrays = {"dout": dout, "query": q, "key": k, "value": v, "out": out, "lse": lse, "dlse": dlse,
               "dbias_wanted": bool(dbias), "dsinks_wanted": bool(dsinks), **options}
