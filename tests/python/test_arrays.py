@@ -165,7 +165,7 @@ MAP = np.ones((1, 1, 1, 1), np.uint8)
 WRONG = [
     (lambda a: a(1, K, V), TypeError, "q: int is no array"),
     (lambda a: a(Q, [1.0], V), TypeError, "k: list is no array"),
-    (lambda a: a(Q, K, None), TypeError, "v: NoneType is no array"),
+    (lambda a: a(Q, K, None), TypeError, "v: is None, and value_in_key does not say where values lie"),
     (lambda a: a(Q.astype(np.float64), K, V), TypeError, "q: float64"),
     (lambda a: a(Q.astype(np.int32), K, V), TypeError, "q: int32"),
     (lambda a: a(Q, K.astype(np.uint8), V), TypeError, "k: uint8"),

@@ -133,6 +133,14 @@ std::string types(Random& r, const Shape& s) {
     return line + r.one_of<const char*>({"", " scales=one", " scales=heads", " scales=rows"});
 }
 
+// Gives operands of a backward float types of their own.
+std::string float_types(Random& r) {
+    std::string line;
+    for (const char* const word : {"kt", "vt", "ot"})
+        line += fmt::format(" {}={}", word, r.one_of<const char*>({"f32", "f16", "bf16"}));
+    return line;
+}
+
 std::string random_line(uint64_t seed) {
     Random r(seed);
     const bool backward = r.chance(40);
@@ -170,7 +178,9 @@ std::string random_line(uint64_t seed) {
     if (backward && r.chance(40)) line += " dlse";
     if (!backward && r.chance(10)) line += fmt::format(" splits={}", r.upto(2, 7));
     if (!backward && r.chance(8)) line += " batch_invariant";
-    if (!backward && line.find("materialized") == line.npos && r.chance(12)) line += types(r, s);
+    if (line.find("materialized") == line.npos && r.chance(12))
+        line += backward ? float_types(r) : types(r, s);
+    if (!backward && s.dv <= s.dqk && r.chance(6)) line += " value_in_key";
     return line + fmt::format(" seed={}", 1 + seed % 1000);
 }
 
