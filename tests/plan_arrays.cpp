@@ -108,13 +108,16 @@ std::string caller_arrays_flaw(const Given& g) {
         return compare(g, expected);
     }
     const auto bias = bias_extents(g);
+    const auto aligned = [&](Region region) {
+        return std::max(p.alignment_bytes, bytes_of(dtype_of(p, region)));
+    };
     expected.insert(expected.end(),
                     {{Region::lse, 4, queries},
-                     {Region::dout, p.alignment_bytes, queries},
+                     {Region::dout, aligned(Region::dout), queries},
                      {Region::dlse, 4, queries && g.backward->dlse != 0},
-                     {Region::dquery, p.alignment_bytes, queries},
-                     {Region::dkey, p.alignment_bytes, keys},
-                     {Region::dvalue, p.alignment_bytes, keys},
+                     {Region::dquery, aligned(Region::dquery), queries},
+                     {Region::dkey, aligned(Region::dkey), keys},
+                     {Region::dvalue, aligned(Region::dvalue), keys},
                      {Region::dbias, bytes_of(p.mask_dtype), std::count(bias.begin(), bias.end(), 0u) == 0},
                      {Region::dsinks, 4, g.backward->dsinks != 0}});
     return compare(g, expected);

@@ -186,7 +186,7 @@ void set_mask(VkattnProblem& p, VkattnMaskType mask, MaskShape shape) {
 
 core::Backward make_backward(const core::Problem& p, bool dlse) {
     VkattnBackward b = core::default_backward();
-    const uint64_t unit = p.alignment_bytes / p.element_bytes;
+    const uint64_t unit = std::max(1u, p.alignment_bytes / p.element_bytes);
     const auto like = [&](const VkattnStrides& s, const Tensor& t, VkattnStrides& to) {
         const bool broadcasts =
             (s.batch == 0 && p.batch > 1) || (s.head == 0 && t.heads > 1) || (s.seq == 0 && t.seq > 1);

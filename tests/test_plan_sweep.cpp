@@ -129,11 +129,11 @@ class Draws {
     std::mt19937_64 engine_{46};
 };
 
-// Gives operands types of their own. Keys and values get types of blocks only if their rows are whole blocks.
-void give_types(VkattnProblem& p, Draws& draws) {
+// Gives operands types of their own. Keys and values of a forward get types of blocks if their rows are whole blocks.
+void give_types(VkattnProblem& p, Draws& draws, bool backward) {
     constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     const auto any = [&](bool may_have_blocks) {
-        const bool has_blocks = may_have_blocks && draws.one_in(2);
+        const bool has_blocks = may_have_blocks && !backward && draws.one_in(2);
         return static_cast<VkattnDtype>(has_blocks ? VKATTN_DTYPE_Q8_0 + draws.below(9) : draws.below(3));
     };
     p.key_dtype = any(p.head_dim_qk % 32 == 0);
@@ -144,7 +144,7 @@ void give_types(VkattnProblem& p, Draws& draws) {
     };
     p.key_scales = scales(p.key_dtype);
     p.value_scales = scales(p.value_dtype);
-    p.value_in_key = p.head_dim_v <= p.head_dim_qk && draws.one_in(4) ? 1 : 0;
+    p.value_in_key = !backward && p.head_dim_v <= p.head_dim_qk && draws.one_in(4) ? 1 : 0;
     p.out_dtype = any(false);
     p.mask_dtype = any(false);
     p.alignment_bytes = 0;
@@ -161,7 +161,8 @@ class Sweep {
         if (backward && o.kernel == "rows_dot") o.kernel = "tiles_dot";
         if (backward && (o.num_splits > 1 || is_long(p, o))) return;
         if (is_heavy(p) && !draws.one_in(backward ? 64 : 16)) return;
-        if (!device.caps.matrices.empty() && p.dtype == f32)
+        const bool may_round = !backward || !p.has_mixed_types();
+        if (!device.caps.matrices.empty() && p.dtype == f32 && may_round)
             o.precision = draws.one_in(4) ? VKATTN_PRECISION_BFLOAT16 : VKATTN_PRECISION_FLOAT16;
         std::optional<Backward> b;
         if (backward) b = make_backward(p, draws.one_in(2));
@@ -272,9 +273,9 @@ TEST_CASE("sweep: every device, feature and shape") {
                     Options o = options_of(f);
                     o.kernel = sweep.draws.of(device.kernels);
                     if (o.kernel.ends_with("_dot") && f.dtype == f32) continue;
-                    if (!backward && sweep.draws.one_in(5)) {
-                        give_types(given, sweep.draws);
-                        if (f.dtype != f32)
+                    if (sweep.draws.one_in(5)) {
+                        give_types(given, sweep.draws, backward);
+                        if (f.dtype != f32 || backward)
                             o.kernel = "auto";  // float32 is rounded where the device has matrices
                     }
                     // A step or a few of a backward's loop, so that it is cut.

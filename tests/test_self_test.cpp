@@ -371,6 +371,14 @@ TEST_CASE("self-test: modules for operands in types of their own have tests and 
     };
     CHECK_EQ(kernel_with(VKATTN_DTYPE_SAME), "matrix");
     CHECK_EQ(kernel_with(VKATTN_DTYPE_Q4_0), "tiles");
+    // Where keys are decoded first, the module for one type follows, and its verdict counts.
+    const SelfTest many{
+        false, f16, VKATTN_PRECISION_STORAGE, 400, SelfTestNumbers::normal, "", VKATTN_DTYPE_Q8_0};
+    CHECK_EQ(make_plan(caps, many.problem(), Options{})->kernel, "matrix");
+    for (KernelVerdict& v : caps.verdicts)
+        if (v.kernel == "matrix") v.failure = v.mixed ? "" : "out[0] is 2 instead of 1";
+    CHECK_EQ(kernel_with(VKATTN_DTYPE_Q4_0), "matrix");
+    CHECK_EQ(make_plan(caps, many.problem(), Options{})->kernel, "tiles");
 }
 
 // A forward's tests are of normal numbers and of subnormal ones, which no other kernel has a test of.

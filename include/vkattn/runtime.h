@@ -63,7 +63,7 @@ typedef struct VkattnDeviceInfo {
 } VkattnDeviceInfo;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnDeviceInfo, vkattn_device_info_init)
 
-/* When the runtime runs the self-test of vkattn_self_test_size. It builds some twenty pipelines, which takes seconds on
+/* When the runtime runs the self-test of vkattn_self_test_size. It builds some thirty pipelines, which takes seconds on
  * some drivers and half a minute on others; VkattnRuntimeOptions::self_test_progress follows it. A driver that it hangs
  * loses the device: vkattn_runtime_open returns DEVICE_LOST then, and the next one with the same file leaves the test
  * out, with a message. */

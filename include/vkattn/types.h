@@ -204,7 +204,8 @@ typedef struct VkattnProblem {
      * or bfloat16. If one of them differs from `dtype`, the forward's matrix units multiply in 16 bits if query has 16
      * bits and key and value are of its type, blocks or single bytes, or if options.precision asks for it. What is
      * decoded is rounded to the type of the products: a number beyond float16 becomes infinite. The backward of such a
-     * problem has no matrix units, and float32 arithmetic; blocks and single bytes have no gradient. */
+     * problem, be it the mask alone that differs, has float32 arithmetic and no matrix units, so that options.precision
+     * makes it UNSUPPORTED; blocks and single bytes have no gradient. */
     VkattnDtype key_dtype;
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;

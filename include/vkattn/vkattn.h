@@ -336,17 +336,18 @@ VKATTN_API VkattnStatus vkattn_probe_results(const VkattnContext* context, char*
  *         memory of that size, at most 16 MiB, in a buffer with the usages TRANSFER_DST and SHADER_DEVICE_ADDRESS, at
  *         an address that is a multiple of 256 bytes, readable by the host
  *         vkattn_self_test_build for each index below vkattn_self_test_count, if the caller wants to show how far it is
- *         or to stop: some twenty pipelines take half a minute on some drivers, and stopping leaves nothing to undo
+ *         or to stop: some thirty pipelines take half a minute on some drivers, and stopping leaves nothing to undo
  *         vkattn_cmd_self_test builds the pipelines that are not built yet, and records; submit, wait, make the writes
  *         of LAST_STAGES and LAST_ACCESS visible to the host
  *         vkattn_context_self_tested with what the memory holds
  *     vkattn_self_test_verdicts -> text to be kept for later contexts: see VkattnContextInfo::self_test_verdicts
  *
  * From vkattn_cmd_self_test to vkattn_context_self_tested no other call may use the context. A failure is a verdict on
- * a kernel with problems of these storage and operand types, forward or backward; a driver that cannot build the kernel
- * has failed, too. Where no kernel is left, plans are UNSUPPORTED, with the reason; so are those that name a kernel
- * which failed. vkattn_self_test_size is also 0 where the host's memory has run out. Errors: INVALID_ARGUMENT (results
- * that were not recorded, too), DEVICE_LOST, DEVICE_ERROR (memory ran out), OUT_OF_HOST_MEMORY. */
+ * a kernel with problems of these storage and operand types, forward or backward, or on its modules for operands in
+ * types of their own, whatever these are; a driver that cannot build the kernel has failed, too. Where no kernel is
+ * left, plans are UNSUPPORTED, with the reason; so are those that name a kernel which failed. vkattn_self_test_size is
+ * also 0 where the host's memory has run out. Errors: INVALID_ARGUMENT (results that were not recorded, too),
+ * DEVICE_LOST, DEVICE_ERROR (memory ran out), OUT_OF_HOST_MEMORY. */
 VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context);  /* bytes; 0 for null */
 VKATTN_API uint32_t vkattn_self_test_count(const VkattnContext* context); /* tests; 0 where the size is 0 */
 /* Builds the pipelines of one test. A driver that cannot build them is no error here. */
@@ -356,8 +357,9 @@ VKATTN_API VkattnStatus vkattn_cmd_self_test(VkCommandBuffer command_buffer, Vka
                                              VkattnError* error);
 VKATTN_API VkattnStatus vkattn_context_self_tested(VkattnContext* context, const void* results,
                                                    uint64_t size_bytes, VkattnError* error);
-/* One line for device, driver and version of vkattn, then one for each verdict: the pass, the kernel, the types of
- * storage and operands, `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in
+/* One line for device, driver and version of vkattn, then one for each verdict: the pass (with `mixed-` before it
+ * where it is of operands in types of their own, of which the query's is told), the kernel, the types of storage and
+ * operands, `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in
  * vkattn_plan_describe. */
 VKATTN_API VkattnStatus vkattn_self_test_verdicts(const VkattnContext* context, char* text, size_t capacity,
                                                   size_t* length, VkattnError* error);

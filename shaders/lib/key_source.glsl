@@ -1,6 +1,6 @@
 // This file finds rows of key and value, and the scales that multiply them. key_row and value_row give a row of a tile
-// or, if it does not exist, the nearest one that does. key_row_of_whole_tile and value_row_of_whole_tile give a row of a
-// tile that is known to exist, counted from its first one (lib/rows.glsl). stored_row gives a row of any tensor of a
+// or, if it does not exist, the nearest one that does. key_row_of_whole_tile and value_row_of_whole_tile give a row of
+// a tile that is known to exist, counted from its first one (lib/rows.glsl). stored_row gives a row of any tensor of a
 // backward, gradients too. lib/operands.glsl and lib/matrix_operands.glsl decode the rows' elements.
 #ifdef TYPED_ROWS
 #define stored_row(t, row) StoredRow(row_start(t, row, BYTES_OF((t).type)), (t).type)

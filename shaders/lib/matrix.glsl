@@ -40,8 +40,9 @@ const bool SHARES_PLACE = MATRIX_SHARES_PLACE(SUBGROUPS, CHUNK, CHUNKS, HEAD_DIM
 #else
 const bool SHARES_PLACE = false;
 #endif
-// True if registers hold both of the next tile, K and V (H200, one token, float32 query over float16 keys: 0.493 instead
-// of 0.524 ms). Blocks and float32 take more registers, with which it is a loss (q8_0: 0.600 instead of 0.523 ms).
+// True if registers hold both of the next tile, K and V (H200, one token, float32 query over float16 keys: 0.493
+// instead of 0.524 ms). Blocks take more registers, with which it is a loss (q8_0: 0.600 instead of 0.523 ms). In
+// modules of mixed types float32 is taken for such, too, which was not measured.
 #ifdef MIXED
 #define HAS_16_BITS(type) ((type) == TYPE_FLOAT16 ? true : (type) == TYPE_BFLOAT16)
 const bool IS_NARROW = HAS_16_BITS(STORED_KEY_TYPE) ? HAS_16_BITS(STORED_VALUE_TYPE) : false;

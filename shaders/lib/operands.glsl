@@ -1,8 +1,10 @@
-// How each operand is stored: its type, its loads, its stores. All that knows of an operand's type is here and in
-// lib/matrix_operands.glsl. There are three operands in the tiles of a kernel:
+// How each operand is stored: its type, its loads, its stores. All that knows of an operand's type is here, in
+// lib/matrix_operands.glsl and, of a backward's tensors, in lib/backward_problem.glsl. There are three operands in the
+// tiles of a kernel:
 //   query      query, dquery         the type that the module was compiled for
 //   key_value  key, value, dkey, dvalue   likewise
-//   out        out, dout             the constant OUT_TYPE where the module has 16-bit types, else float32
+//   out        out                   the constant OUT_TYPE where the module has 16-bit types, else float32
+// dout has the type of out, which is query's in modules for one type.
 // In modules with the macro MIXED specialization constants say how query, key and value are stored. The mask's type is
 // MASK_TYPE (lib/mask.glsl), in the same way. Registers hold elements of query, key and value as they are stored
 // (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an invocation would wait for loads

@@ -53,7 +53,7 @@ void store4_float32(RowStart row, uint d, uint extent, vec4 x) {
     STORE4(4, store_four_float32(row, row.at + d, x), store_one_float32(row, row.at + d + i, x[i]))
 }
 
-// The type of a 16-bit number is a constant wherever these are called.
+// The type of a 16-bit number is a constant wherever these are called, but for rows that know theirs (TYPED_ROWS).
 float float_of(uint type, uint bits) {
     return type == TYPE_FLOAT16 ? unpackHalf2x16(bits).x : uintBitsToFloat(bits << 16);
 }

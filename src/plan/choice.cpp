@@ -79,10 +79,14 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
 // Refuses a kernel that failed a self-test on this device, even if it is asked for by name. With 16-bit dot products
 // the forward's verdict counts for the backward too, because only the forward's self-test has subnormal numbers.
 Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, std::string_view kernel) {
+    // Where keys are decoded first, all else is of modules for one type.
+    const bool mixed = std::ranges::any_of(plan.pipelines, [](const Pipeline& p) {
+        return p.module.has(macros::MIXED) && p.module.kernel != Kernel::decode_rows;
+    });
     for (const bool backward : {true, false}) {
         if (backward != plan.backward.has_value() && (backward || !kernel.ends_with("_dot"))) continue;
-        const KernelVerdict* const verdict = verdict_on(caps, backward, kernel, plan.problem.dtype,
-                                                        plan.operands, plan.problem.has_mixed_types());
+        const KernelVerdict* const verdict =
+            verdict_on(caps, backward, kernel, plan.problem.dtype, plan.operands, mixed);
         if (verdict != nullptr && !verdict->failure.empty())
             return unsupported("", "it failed the self-test on this device: " + verdict->failure);
     }

@@ -143,7 +143,8 @@ test_value_in_key() {
     make_input v_latent 2,1,51,64 '<f4' c "$pattern"
     local run=(run --query q_latent.npy --key k_latent.npy "${outputs[@]}")
     succeeds "${run[@]}" --value-in-key 64 --json
-    holds "the report does not tell" "$build/vkattn_json_check" problem.value_in_key=boolean problem.head_dim_v=number <stdout
+    holds "the report does not tell" "$build/vkattn_json_check" problem.value_in_key=boolean \
+        problem.head_dim_v=number <stdout
     holds "the value is not the key's" "$build/vkattn_reference" check --query q_latent.npy --key k_latent.npy \
         --value v_latent.npy "${outputs[@]}"
     refuses 2 'is needed, or --value-in-key' "${run[@]}"

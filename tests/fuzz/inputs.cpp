@@ -186,7 +186,7 @@ VkattnProblem problem_of(Bytes& bytes) {
     set_mask(bytes, p);
     if (core::has_single_bytes(p.key_dtype)) p.key_scales = enumerator<VkattnScales>(bytes, 4);
     if (core::has_single_bytes(p.value_dtype)) p.value_scales = enumerator<VkattnScales>(bytes, 4);
-    p.value_in_key = bytes.one_in(8);
+    p.value_in_key = (p.head_dim_v <= p.head_dim_qk || bytes.one_in(8)) && bytes.one_in(8);
     if (p.slopes != VKATTN_SLOPES_NONE) p.slopes = enumerator<VkattnSlopes>(bytes, 3);
     p.slopes_apply = enumerator<VkattnSlopesApply>(bytes, bytes.one_in(3) ? 2 : 1);
     if (bytes.one_in(2)) p.alignment_bytes = core::bytes_of(p.dtype) << bytes.below(5);

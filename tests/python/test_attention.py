@@ -193,6 +193,10 @@ class Attention(unittest.TestCase):
             options.pop("kv_dtype", None)
             expected = reference.attention(q, exact, exact[..., :64], **options)
             self.assertTrue(np.allclose(own[0], expected[0], atol=2e-5) and np.allclose(own[1], expected[1], atol=2e-5))
+        on_device = [vkattn.array(x) for x in (q, k)]
+        for _ in range(2):  # the second call takes the plan of the first
+            out = np.asarray(vkattn.attention(*on_device, value_in_key=64, return_lse=False))
+            self.assertTrue(np.array_equal(out, vkattn.attention(q, k, value_in_key=64, return_lse=False)))
         self.assertEqual(vkattn.plan((1, 4, 5, 96), (1, 2, 9, 96), value_in_key=64).explain()["num_splits"], 1)
         for error, text, options in ((TypeError, "^v: is None", {}),
                                      (ValueError, "^value_in_key: 97", {"value_in_key": 97}),

@@ -92,8 +92,8 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
                  {"alibi", alibi_json(p)},
                  {"sinks", p.sinks != 0},
                  {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
-    // An operand is named only if it has a type of its own, so that older files of `bench` can still be compared.
     if (p.value_in_key != 0) json["value_in_key"] = true;
+    // An operand is named only if it has a type of its own, so that older files of `bench` can still be compared.
     for (const auto& [operand, dtype] : own_dtypes(p)) json[operand + "_dtype"] = dtype_text(dtype);
     for (const auto& [operand, scales] :
          {std::pair{"key_scales", p.key_scales}, {"value_scales", p.value_scales}})

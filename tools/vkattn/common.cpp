@@ -209,7 +209,7 @@ RuntimeOptions AttentionOptions::runtime_options() const {
 CLI::Option* add_value_in_key(CLI::App& app, std::optional<uint32_t>& value_in_key) {
     return app
         .add_option("--value-in-key", value_in_key,
-                    "The value of a key is the first so many elements of its row, as in latent attention")
+                    "The value of a key is the first N elements of its row, as in latent attention")
         ->transform(count_validator());
 }
 
@@ -300,7 +300,8 @@ static void set_scales(const std::string& kind, VkattnProblem& p) {
 
 void ShapeOptions::apply_terms(VkattnProblem& problem) const {
     if (kv_dtype) std::tie(problem.key_dtype, problem.value_dtype) = parse_kv_dtypes(*kv_dtype);
-    if (problem.value_in_key != 0) check_types_of_key(problem);
+    if (value_in_key) check_types_of_key(problem);
+    if (problem.value_in_key != 0) problem.value_dtype = problem.key_dtype;  // of a suite's case, too
     if (kv_scales) set_scales(*kv_scales, problem);
     if (out_dtype) problem.out_dtype = parse_dtype_of("--out-dtype", *out_dtype);
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;

@@ -78,7 +78,8 @@ def array(value: _Tensor, device: _Device = None) -> Array: ...
 def empty(shape: Sequence[int], dtype: npt.DTypeLike = ..., device: _Device = None) -> Array: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor | None = None, *, return_lse: Literal[True] = True,
-    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
+    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
+    scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,

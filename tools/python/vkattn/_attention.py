@@ -475,8 +475,9 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     """The gradients of sum(dout * out) + sum(dlse * lse), by recomputed tiles.
 
     dout: like out. out and lse: as attention() has returned them for the same q, k, v and options, which are
-    attention()'s. dlse: float32 (batch, heads, rows), or None. Returns (dq, dk, dv), each like its tensor; with
-    dbias=True, the gradient of a float mask follows, in the mask's shape, and with dsinks=True that of the sinks.
+    attention()'s but for value_in_key, blocks and single bytes and, where tensors have types of their own, precision.
+    dlse: float32 (batch, heads, rows), or None. Returns (dq, dk, dv), each like its tensor; with dbias=True, the
+    gradient of a float mask follows, in the mask's shape, and with dsinks=True that of the sinks.
     Raises what attention() raises.
 
     >>> import numpy as np, vkattn
@@ -643,7 +644,8 @@ def plan(q, k, v=None, *, backward=False, dlse=False, dbias=False, dsinks=False,
 
     dlse: the backward is given a gradient of the lse. dbias, dsinks: it has to find those of the mask and of the sinks.
 
-    q, k and v are arrays, or shapes, whose type is then options' dtype, default float32.
+    q, k and v are arrays, or shapes, whose type is then options' dtype, default float32. With value_in_key there is no
+    v.
 
     >>> import vkattn
     >>> vkattn.plan((1, 8, 512, 64), (1, 8, 512, 64), (1, 8, 512, 64), causal=True).explain()["num_splits"]
@@ -652,7 +654,9 @@ def plan(q, k, v=None, *, backward=False, dlse=False, dbias=False, dsinks=False,
     given = [x for x in (q, k, v) if x is not None]
     if any(isinstance(x, (tuple, list)) for x in given):
         if not all(isinstance(x, (tuple, list)) and len(x) == 4 for x in given):
-            raise TypeError("q, k and v: are three arrays, or three shapes of 4 extents")
+            raise TypeError("q, k and v: are arrays, or shapes of 4 extents")
+        if q is None or k is None:
+            raise TypeError(f"{'q' if q is None else 'k'}: is None")
         dtype = options.pop("dtype", None)
         try:
             storage = np.dtype(np.uint16 if str(dtype) == "bfloat16" else dtype or np.float32)
