@@ -95,7 +95,8 @@ class Rows {
                    skipped_.size());
         if (others_ != 0) skip(fmt::format("{} tuning rows are of other shares (VKATTN_TEST_ROWS)", others_));
         CHECK(done.size() + skipped_.size() + others_ == row_count);
-        CHECK(done.size() >= (row_count - others_) / 2);
+        // A share has two or three rows, which may all be for other devices.
+        if (others_ == 0) CHECK(done.size() >= row_count / 2);
     }
 
   private:
