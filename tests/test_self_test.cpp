@@ -371,7 +371,7 @@ TEST_CASE("self-test: modules for operands in types of their own have tests and 
     };
     CHECK_EQ(kernel_with(VKATTN_DTYPE_SAME), "matrix");
     CHECK_EQ(kernel_with(VKATTN_DTYPE_Q4_0), "tiles");
-    // Where keys are decoded first, the module for one type follows, and its verdict counts.
+    // A plan that decodes keys first multiplies them with the module for one type, whose verdict counts.
     const SelfTest many{
         false, f16, VKATTN_PRECISION_STORAGE, 400, SelfTestNumbers::normal, "", VKATTN_DTYPE_Q8_0};
     CHECK_EQ(make_plan(caps, many.problem(), Options{})->kernel, "matrix");

@@ -11,8 +11,8 @@
 // that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
 //
 // The backward's kernels multiply operands of other types in each product. Their MIXED modules have TYPED_ROWS: Rows
-// know the type of their elements, which are converted as they are loaded. That it costs what is said above was
-// accepted, because few train with operands of several types.
+// know the type of their elements, which are converted as they are loaded. Such a backward takes 1.3 times as long as
+// float32's (H200, D128, N 2,048: 8.72 instead of 6.74 ms).
 #include "lib/storage.glsl"
 
 #ifdef MIXED

@@ -42,8 +42,8 @@ Rows tile_at(Rows t, uint first) {
 }
 
 // A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
-// the planner says FAR_ROWS. `element_bytes` is a constant of the operand or, with
-// TYPED_ROWS, follows from the type of the rows.
+// the planner says FAR_ROWS. `element_bytes` is a constant of the operand or, with TYPED_ROWS, follows from the type of
+// the rows.
 RowStart row_start(Rows t, uint row, uint element_bytes) {
     uint steps = clamp(row, t.begin, t.end - 1), head = 0;
     if (PACKED_HEADS && t.group > 1) {

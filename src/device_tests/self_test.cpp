@@ -181,8 +181,8 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
         for (const uint32_t rows : {Shape::rows, 1u})
             add({false, dtype, storage, rows, SelfTestNumbers::normal, "", VKATTN_DTYPE_Q8_0});
     constexpr VkattnDtype f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16;
-    for (const uint32_t rows :
-         {Shape::rows, 1u})  // keys as they are stored, which matrix units fetch otherwise
+    // Matrix units fetch keys of 16 bits otherwise than blocks.
+    for (const uint32_t rows : {Shape::rows, 1u})
         add({false, f32, VKATTN_PRECISION_FLOAT16, rows, SelfTestNumbers::normal, "", f16});
     add({true, f32, storage, Shape::rows, SelfTestNumbers::normal, "", f16});
     return pending;

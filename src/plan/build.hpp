@@ -43,7 +43,7 @@ void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups,
 inline uint64_t rows_of(const Problem& p) {
     return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
 }
-// Where value lies.
+// Returns the region that holds value.
 inline Region region_of_value(const Problem& p) {
     return p.value_in_key != 0 ? Region::key : Region::value;
 }

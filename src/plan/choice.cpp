@@ -79,7 +79,8 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
 // Refuses a kernel that failed a self-test on this device, even if it is asked for by name. With 16-bit dot products
 // the forward's verdict counts for the backward too, because only the forward's self-test has subnormal numbers.
 Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, std::string_view kernel) {
-    // Where keys are decoded first, all else is of modules for one type.
+    // A plan that decodes keys first has decode_rows, a module for mixed types. It does not count, because the plan's
+    // other kernels read what it has decoded, with modules for one type.
     const bool mixed = std::ranges::any_of(plan.pipelines, [](const Pipeline& p) {
         return p.module.has(macros::MIXED) && p.module.kernel != Kernel::decode_rows;
     });

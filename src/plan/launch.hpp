@@ -42,8 +42,8 @@ struct Launch {
 #define VKATTN_PATCH(launch, field, ...) \
     (launch).patch(offsetof(typename std::remove_reference_t<decltype(launch)>::Push, field), __VA_ARGS__)
 
-// Returns the module of a kernel that multiplies operands, for a problem and a device: as below or, where operands have types of their own,
-// the one whose constants say how each is stored.
+// Returns the module of a kernel that multiplies operands, for a problem and a device. It is the one that the function
+// below returns or, if operands have types of their own, the one whose constants say how each is stored.
 Module module_for(Kernel kernel, const Problem& problem, const DeviceCaps& caps, bool dot);
 // Returns the kernel's module for this storage type and device. `dot` asks for the one with 16-bit dot products, which
 // the device must have for this type.

@@ -134,16 +134,17 @@ constexpr MatrixRow few_rows[] = {
     // multiprocessor and 30 splits make as many. With 32 splits it takes 0.266, with 16 0.275 ms.
     {"nvidia-few-rows-d64", Device::nvidia_driver, 64, 15,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 64, .running = 1}},
-    // That problem takes 0.494 ms at D128, and 0.495 with 64 query heads. The kernel `rows` took 0.531 and 3.91 ms. A
-    // multiprocessor has room for 8 workgroups, which 16 splits make. 24 splits take 0.535 ms, and tiles of 32 keys
-    // take 0.575.
+    // The problem of the row above takes 0.494 ms at D128, and 0.495 ms with 64 query heads. The kernel `rows` took
+    // 0.531 and 3.91 ms. A multiprocessor has room for 8 workgroups, and 16 splits make as many. With 24 splits it
+    // takes 0.535 ms, with tiles of 32 keys 0.575 ms.
     {"nvidia-few-rows", Device::nvidia_driver, 128, 8,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 128, .running = 1}},
     // At D256 and N 32,768 it takes 0.913 ms, and 0.965 with q_held=128.
     {"nvidia-few-rows-d256", Device::nvidia_driver, 256, 4,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .q_held = 0, .running = 1}},
-    // At D576, with values of 512, N 32,768, 16 query heads on one: 0.75 ms. Four workgroups fit a multiprocessor.
-    // matrix-d576 took 1.21, chunks of 96, 144 and 288 take 1.03, 0.82 and 1.54, slices of 128 take 1.04.
+    // At D576 with values of 512, N 32,768 and 16 query heads on one key head it takes 0.75 ms, because four workgroups
+    // fit a multiprocessor. The row matrix-d576 took 1.21 ms. Chunks of 96, 144 and 288 elements take 1.03, 0.82 and
+    // 1.54 ms, and slices of 128 elements take 1.04 ms.
     {"nvidia-few-rows-d576", Device::nvidia_driver, 576, 4,
      {.subgroups = 1, .row_blocks = 1, .tile_kv = 16, .chunk = 192, .slice = 256, .running = 1}},
     // These are for tests.

@@ -62,7 +62,7 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
     const auto type = [&](int tensor) { return storage_of(dtype_of(c.problem, tensor)); };
     const oracle::StorageTypes storage(type(3), type(0), type(1), type(2),
                                        storage_of(mask_dtype_of(c.problem)));
-    // Where operands have several types, nothing is rounded.
+    // The kernels for operands of several types multiply in float32 and round no operand.
     const bool is_one_type = type(0) == type(1) && type(0) == type(2) && type(0) == type(3) &&
                              (c.problem.mask != VKATTN_MASK_FLOAT || type(0) == storage.mask);
     const oracle::StorageType operands = is_one_type ? operands_of(c) : oracle::StorageType::float32;

@@ -22,7 +22,7 @@ struct InputFiles {
     void add_tensors(CLI::App& app);
     void add_features(CLI::App& app, AttentionOptions& options);
     void add_arrays(CLI::App& app, bool of_backward);  // the arrays that a backward has, or the others
-    // What only a forward has: types of key and value, their scales, --value-in-key.
+    // Adds the options that only a forward has: the types of key and value, their scales, and --value-in-key.
     void add_of_forward(CLI::App& app);
     std::optional<NpyDtype> wanted_dtype() const;      // --dtype; throws UsageError
     std::optional<NpyDtype> wanted_out_dtype() const;  // --out-dtype; throws UsageError
